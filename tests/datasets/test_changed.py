@@ -52,10 +52,10 @@ def tar(path: Path, names: str) -> Path:
 def test_a_tar_file_whose_members_moved(tmp_path: Path) -> None:
     broken_off(tar(tmp_path / "data.tar", "2345"), tmp_path / "store")
     tar(tmp_path / "data.tar", "12345")
-    with pytest.raises(ChangedError, match=r"another input set.*no longer where it was: 2\.bmp"):
+    with pytest.raises(ChangedError, match=r"another input set.*changed or moved: 2\.bmp"):
         dt.explain_dataset(tmp_path / "data.tar", model(), tmp_path / "store")
     tar(tmp_path / "data.tar", "23456")
-    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New items since the run started: 1"):
         done = dt.explain_dataset(tmp_path / "data.tar", model(), tmp_path / "store")
     whole = dt.explain_dataset(tar(tmp_path / "other.tar", "2345"), model(), tmp_path / "whole")
     assert np.array_equal(done.array("input_hash")[:], whole.array("input_hash")[:])
@@ -90,9 +90,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("others", [("cat", "wolf", "hot dog"), ("dog", "cat", "hot dog"), ()])
 def test_other_class_names_are_refused_with_both(folder: Path, tmp_path: Path, others: tuple[str, ...]) -> None:
     dt.explain_dataset(folder, named("cat", "dog", "hot dog"), tmp_path / "store")
-    with pytest.raises(ChangedError, match=r"other class names: 3 \(.*1 dog.*\), and they are") as refused:
+    with pytest.raises(ChangedError, match=r"other class names: 3 \(.*1 dog.*\); now there are") as refused:
         dt.explain_dataset(folder, named(*others), tmp_path / "store")
-    assert ("1 wolf" if "wolf" in others else "1 cat" if others else "there were none") in str(refused.value)
+    assert ("1 wolf" if "wolf" in others else "1 cat" if others else "now there are none") in str(refused.value)
     assert dt.explain_dataset(folder, named("cat", "dog", "hot dog"), tmp_path / "store").complete
 
 
@@ -139,10 +139,10 @@ def test_a_list_with_other_classes(tmp_path: Path) -> None:
     listed.write_text("0.bmp\tcat\n1.bmp\tdog\n2.bmp\tcat\n3.bmp\tdog\n")
     broken_off(listed, tmp_path / "store")
     listed.write_text("0.bmp\tcat\n1.bmp\tdog\n2.bmp\tdog\n3.bmp\tdog\n")
-    with pytest.raises(ChangedError, match=r"other classes: that of 2\.bmp was 0, and is 1 now"):
+    with pytest.raises(ChangedError, match=r"other classes: that of 2\.bmp was 0, now it is 1"):
         dt.explain_dataset(listed, model(), tmp_path / "store")
     listed.write_text("new.bmp\tant\n0.bmp\tcat\n1.bmp\tdog\n2.bmp\tcat\n3.bmp\tdog\n")
-    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New items since the run started: 1"):
         done = dt.explain_dataset(listed, model(), tmp_path / "store")
     assert done.table["label"].tolist() == [0, 1, 0, 1]
     assert done.classes == ["cat", "dog"]

@@ -45,9 +45,9 @@ def test_a_store_whose_manifest_is_gone_is_left_as_it_is(store: Path) -> None:
 @pytest.mark.parametrize("text", ["{", "", "\xff", "[]"])
 def test_a_manifest_that_is_broken(store: Path, text: str) -> None:
     (store / "manifest.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoreError, match=r"manifest\.json is (missing|not what was written).*verify --repair"):
+    with pytest.raises(StoreError, match=r"manifest\.json (is missing|has changed).*verify --repair"):
         run(Squares(20), store)
-    with pytest.raises(StoreError, match=r"manifest\.json is (missing|not what was written).*verify --repair"):
+    with pytest.raises(StoreError, match=r"manifest\.json (is missing|has changed).*verify --repair"):
         dt.open_dataset(store)
     repair(store)
     assert dt.open_dataset(store).complete
@@ -56,7 +56,7 @@ def test_a_manifest_that_is_broken(store: Path, text: str) -> None:
 def test_a_store_whose_ledger_is_gone(store: Path) -> None:
     remove_ledger(store)
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used.*put it back from a copy"):
+        with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used.*restore it from a copy"):
             run(Squares(20), store)
     with pytest.raises(StoreError, match=r"ledger\.sqlite cannot be used"):
         examine(store)
@@ -90,7 +90,7 @@ def test_a_ledger_of_nothing(store: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_what_zarr_reads_first_is_written_again(store: Path) -> None:
     before = arrays(store)
     (store / "scale" / "zarr.json").unlink()
-    assert examine(store).faults == ("scale/zarr.json: it is not what was written",)
+    assert examine(store).faults == ("scale/zarr.json: it has changed since it was written",)
     (store / "zarr.json").unlink()
     run(Squares(20), store)
     assert arrays(store) == before
@@ -127,7 +127,7 @@ def test_an_item_in_a_chunk_that_is_whole_is_read(store: Path) -> None:
     data[50] ^= 1
     (store / "heatmap/c/0/0/0").write_bytes(bytes(data))
     assert dt.open_dataset(store).heatmap(18).shape == (8, 8)
-    with pytest.raises(StoreError, match=r"heatmap of items 0 \(0\) to 15 \(15\), in shard 0: it is not what was wri"):
+    with pytest.raises(StoreError, match=r"heatmap of items 0 \(0\) to 15 \(15\), in shard 0: it has changed"):
         dt.open_dataset(store).heatmap(3)
 
 

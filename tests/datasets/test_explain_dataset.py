@@ -293,7 +293,7 @@ def test_a_folder_of_pictures_with_classes(tmp_path: Path) -> None:
     assert done.classes == ["daisy", "rose", "tulip"]
     assert done.picture(4).size == (8, 8)
     Image.new("L", (8, 8)).save(tmp_path / "data" / "rose" / "2.png")
-    with pytest.warns(dt.DeepTaylorWarning, match="New since the run began: 1 of the items"):
+    with pytest.warns(dt.DeepTaylorWarning, match="New items since the run started: 1"):
         again = dt.explain_dataset(tmp_path / "data", model, tmp_path / "store")
     assert again.names == done.names
     (tmp_path / "data" / "tulip" / "0.png").unlink()

@@ -58,7 +58,7 @@ def test_a_full_disk_ends_the_run_and_it_goes_on(tmp_path: Path, monkeypatch: py
 
 def test_a_small_disk_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 5000})())
-    with pytest.raises(DiskFullError, match="the same command goes on"):
+    with pytest.raises(DiskFullError, match="the same command continues"):
         run(Squares(50), tmp_path / "store", check_space=False)
     assert dt.open_dataset(tmp_path / "store").progress[0] == 0
 

@@ -80,7 +80,7 @@ def test_folders_named_by_words_are_numbered_in_their_order(tmp_path: Path) -> N
 
 
 def test_numbers_and_words_do_not_share_a_class(tmp_path: Path) -> None:
-    with pytest.warns(dt.DeepTaylorWarning, match="in part numbers and in part names") as said:
+    with pytest.warns(dt.DeepTaylorWarning, match="Some classes are numbers and some are names") as said:
         done = dt.explain_dataset(folders(tmp_path / "data", "1", "cat", "dog"), unnamed(), tmp_path / "store")
     assert len(said) == 1
     assert done.table["label"].tolist() == [1, -1, -1]

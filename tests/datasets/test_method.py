@@ -123,8 +123,8 @@ class Inner:
 def test_what_reads_inner_relevance_means_deep_taylor(more: dict[str, Any], named: str, tmp_path: Path) -> None:
     run(tmp_path / "a", 2, **more)
     assert kept(tmp_path / "a")["method"] == "deep-taylor"
-    assert kept(tmp_path / "a")["reason"] == f"{named} reads relevance inside the network"
-    with pytest.raises(dt.InputError, match=f"{named} reads relevance inside the network, which the method 'secant'"):
+    assert kept(tmp_path / "a")["reason"] == f"{named} needs relevance inside the network"
+    with pytest.raises(dt.InputError, match=f"{named} needs relevance inside the network, which the method 'secant'"):
         run(tmp_path / "b", 2, method="secant", **more)
 
 

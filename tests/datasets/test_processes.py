@@ -59,6 +59,6 @@ def test_a_process_that_died_is_told_of_with_what_it_read(tmp_path: Path) -> Non
     item = Item(0, "rose/1.jpg", "", 10, 0)
     with (
         Processes(Reader(Folder(photographs(tmp_path / "photos", 6)), PREPARATION, Labels(None)), 1) as readers,
-        pytest.raises(ProcessesError, match=r"rose/1\.jpg.*the same command goes on"),
+        pytest.raises(ProcessesError, match=r"rose/1\.jpg.*the same command continues"),
     ):
         readers.finished([item], died)

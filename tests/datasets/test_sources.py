@@ -60,7 +60,7 @@ def test_a_file_that_is_no_parquet(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(dt.InputError, match="device='nowhere': the network cannot be moved there"):
+    with pytest.raises(dt.InputError, match="device='nowhere': torch knows no device of this name"):
         run(Squares(3), tmp_path / "store", device="nowhere")
 
 

@@ -78,7 +78,7 @@ def test_several_clusterings_are_analyses_of_their_own(done: dt.Run, clusters: C
             assert ("tsne" in file["all items"]["embedding"]) == (made.method == "tsne")
     labels = json.loads((path.parent / "label-map.json").read_text())
     assert {"all 29 items"} == {one["name"] for one in labels if one["word_net_id"] == "all items"}
-    with pytest.raises(InputError, match="names that ViRelAy tells apart; they would be a_b, a_b"):
+    with pytest.raises(InputError, match="names that ViRelAy can distinguish; these become a_b, a_b"):
         some.to_virelay(tmp_path / "other", {"a-b": clusters, "a/b": clusters}, data=DATA)
 
 

@@ -86,7 +86,7 @@ def test_methods_that_compare_with_nothing(method: str) -> None:
         text = error(lambda given=given: dt.Explainer(mlp(), method=method, **given))  # type: ignore[misc]
         says(
             text,
-            f"{next(iter(given))}=… belongs to the method 'secant'; {method!r} compares with nothing",
+            f"{next(iter(given))}=… belongs to the method 'secant'; {method!r} has no reference",
             "Leave one of them out.",
         )
     text = error(lambda: dt.Explainer(mlp(), method=method).explain(x, 0, reference=x))

@@ -131,9 +131,7 @@ def test_a_sample_that_does_not_fit_is_computed_again_piece_by_piece(monkeypatch
     monkeypatch.setattr(Engine, "run", small)
     with (
         pytest.warns(dt.DeepTaylorWarning, match="explained 1 at a time"),
-        pytest.warns(
-            dt.DeepTaylorWarning, match="A sample does not fit into memory; less is kept and more computed again"
-        ),
+        pytest.warns(dt.DeepTaylorWarning, match="A sample does not fit into memory; from now on fewer values"),
     ):
         found = explainer(x, 0)
     close(found[1], expected[1])

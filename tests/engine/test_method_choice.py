@@ -154,7 +154,7 @@ def test_functions_of_the_output_need_one_test_together(monkeypatch: pytest.Monk
 
 def test_a_unit_decides_nothing_for_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     tested, explainer = count_tests(monkeypatch), dt.Explainer(cnn(nn.GELU))
-    assert "the output has places" in explainer.explain(pictures(), dt.unit("2", 1)).reason
+    assert "the output has positions" in explainer.explain(pictures(), dt.unit("2", 1)).reason
     assert "both methods were tested" in explainer.explain(pictures(), 1).reason
     assert tested == [3]
 
@@ -195,7 +195,7 @@ def test_three_ties_end_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_output_with_steps_is_for_deep_taylor() -> None:
     e = dt.Explainer(Recogniser().double(), pictures(), dt.Box(0.0, 1.0)).explain(pictures(), dt.at_step(2))
     assert e.method == "deep Taylor"
-    assert "the output has places" in e.reason
+    assert "the output has positions" in e.reason
 
 
 def test_log_odds_are_for_secants() -> None:

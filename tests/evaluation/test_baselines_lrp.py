@@ -170,7 +170,7 @@ class LeavesOutItsBias(nn.Conv2d):
 def test_another_network_is_not_explained() -> None:
     network = nn.Sequential(LeavesOutItsBias(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 5))
     nn.init.uniform_(network[1].bias, 0.5, 1.0)
-    with pytest.raises(InputError, match=r"gives other scores than it does itself, up to .* leaves out its bias"):
+    with pytest.raises(InputError, match=r"its scores differ by up to .* leaves out its bias"):
         BASELINES["lrp gamma"].maps(network.eval(), torch.rand(1, 2, 4, 4), CLASSES[:1])
 
 
@@ -314,5 +314,5 @@ def test_what_cannot_be_followed_is_said() -> None:
 def test_a_hook_that_changes_the_result_is_noticed() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     network.register_forward_hook(lambda module, inputs, output: output + 1)
-    with pytest.raises(InputError, match="gives other scores than it does itself, up to 1 away"):
+    with pytest.raises(InputError, match="its scores differ by up to 1, so another"):
         trace_modules(network, torch.rand(1, 2))

@@ -212,7 +212,7 @@ def test_one_metric_with_several_settings() -> None:
     assert (zero, mean, deletion) == ("flipping, patch=3, fill=zero", "flipping, patch=3, fill=mean", "deletion")
     assert len(found.of(zero, "true_maps").values) == 6
     assert not np.allclose(found.of(zero, "true_maps").values, found.of(mean, "true_maps").values)
-    with pytest.raises(InputError, match="Some metrics are asked for twice: flipping"):
+    with pytest.raises(InputError, match="Some metrics are given twice: flipping"):
         run([true_maps], [Flipping(), "flipping"])
 
 
@@ -230,7 +230,7 @@ def test_classes_that_do_not_fit(classes: Tensor) -> None:
 def test_masks_that_do_not_fit_and_none_where_they_are_needed() -> None:
     with pytest.raises(InputError, match=r"masks= has shape \(6, 3, 3\); for these inputs it is \(6, 12, 12\)"):
         run([true_maps], ["inside"], masks=torch.ones(6, 3, 3))
-    with pytest.raises(InputError, match=r"inside needs to know where the truth lies: give masks=, \(samples"):
+    with pytest.raises(InputError, match=r"inside needs the true regions: give masks=, \(samples"):
         run([true_maps], ["inside", SMALL])
     found = run([true_maps], ["inside"], masks=torch.ones(6, SIDE, SIDE))
     assert found.of("inside", "true_maps").values.tolist() == [1] * 6

@@ -103,9 +103,9 @@ def test_what_cannot_be_read_is_named_and_left_out(tmp_path: Path) -> None:
 
 
 def test_no_photographs_and_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(dt.InputError, match=r"There are no photographs in .* \(\.bmp, \.gif, \.jpeg, \.jpg, "):
+    with pytest.raises(dt.InputError, match=r"There are not photographs in .* \(\.bmp, \.gif, \.jpeg, \.jpg, "):
         load_photographs(tmp_path, model())
-    with pytest.raises(dt.InputError, match="nowhere is no folder of photographs"):
+    with pytest.raises(dt.InputError, match="nowhere is not a folder of photographs"):
         load_photographs(tmp_path / "nowhere", model())
 
 

@@ -45,7 +45,7 @@ def test_zero() -> None:
 def test_by_name_or_the_users_own() -> None:
     assert find_fill("mean") is FILLS["mean"]
     assert find_fill(torch.ones_like) is torch.ones_like
-    with pytest.raises(InputError, match="no fill called 'grey'; there are blur, mean, zero, or any function of a"):
+    with pytest.raises(InputError, match="no fill called 'grey'; use blur, mean, zero, or a function of a"):
         find_fill("grey")
 
 

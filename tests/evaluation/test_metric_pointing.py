@@ -111,5 +111,5 @@ def test_an_even_map_has_a_quarter_in_each_cell() -> None:
 
 def test_without_masks() -> None:
     given = replace(make_mosaics(Grey(), pictures(*range(6)), torch.arange(6), 1), inside=None)
-    with pytest.raises(InputError, match=r"^inside needs to know where the truth lies: give masks, \(samples, height"):
+    with pytest.raises(InputError, match=r"^inside needs the true regions: give masks, \(samples, height"):
         Inside().measure(given, torch.ones(4, 6, 8), true_maps)

@@ -59,7 +59,7 @@ def test_the_report_is_one_file_with_its_table_and_nothing_unescaped() -> None:
     assert "script" not in found.tags
     assert all(source.startswith(("data:", "#")) for source in found.loaded)
     assert sum(source.startswith("data:image/png") for source in found.loaded) == 1
-    first = "first, or not told apart from it"
+    first = "best, or not distinguishable from it"
     assert ["good", "0.750", "0.750 to 0.750", "2", first] in found.rows
     assert [NASTY, "0.250", "0.250 to 0.250", "2", ""] in found.rows
     assert found.rows[-1][:4] == ["none", "-", "-", "0"]

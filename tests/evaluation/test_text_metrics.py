@@ -94,7 +94,7 @@ def test_a_map_that_knows_nothing_is_cut_by_lot_and_the_same_each_time() -> None
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(InputError, match=r"one shape \(texts, tokens\); got \[\(2, 3\), \(2, 4\)\]"):
         Texts(Sum(), TOKENS, SHOWN[:, :3], TOKENS > MASK)
-    with pytest.raises(InputError, match="what the mask hides is none of them"):
+    with pytest.raises(InputError, match="must be False for tokens that the mask hides"):
         Texts(Sum(), TOKENS, SHOWN, TOKENS >= PAD)
     with pytest.raises(InputError, match="Text 1 has no token that may be taken away"):
         Texts(Sum(), TOKENS, SHOWN, TOKENS == 4)

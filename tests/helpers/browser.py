@@ -102,9 +102,11 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def opened(chromium: Any, address: str, ready: str = "Ready.", **context: Any) -> Iterator[Any]:
-    """The page in a window of its own; an error in its console fails the test."""
+def opened(chromium: Any, address: str, ready: str = "Ready.", tour: bool = False, **context: Any) -> Iterator[Any]:
+    """The page in a window of its own; an error in its console fails the test. `tour`: as on the first visit."""
     window = chromium.new_context(**{"viewport": DESK, **context})
+    if not tour:
+        window.add_init_script("localStorage.setItem('deeptaylor-tour', 'shown')")
     page, errors = window.new_page(), list[str]()
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

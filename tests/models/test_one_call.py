@@ -174,7 +174,7 @@ def test_networks_alone_are_explained_as_before() -> None:
     ("x", "said"),
     [
         (pixels().astype(np.float32), "uint8, 0 to 255, of shape .* got float32"),
-        (pixels().transpose(2, 0, 1), "got uint8 .3, 40, 50.. Its white is not guessed"),
+        (pixels().transpose(2, 0, 1), "got uint8 .3, 40, 50.. White is not guessed"),
         (7, "A photograph is a file, a Pillow image or an array of pixels, got int"),
         ([], "No photograph was given"),
         ("nothing.png", "nothing.png cannot be opened: No such file"),

@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_refused(damage: str, digits: Digits, tmp_path: 
     else:
         whole = file.read_bytes()
         file.write_bytes({"cut": whole[: len(whole) // 2], "junk": b"junk" * 50, "empty": b""}[damage])
-    with pytest.raises(TrainingError, match=r"is not a checkpoint that can be read .*remove it to begin anew"):
+    with pytest.raises(TrainingError, match=r"is not a checkpoint that can be read .*remove it to start again"):
         train(OneLayer(), digits, learning_rate=3e-5, steps=4, checkpoint=file)
 
 

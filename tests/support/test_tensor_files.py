@@ -59,5 +59,5 @@ def test_another_training_and_damage_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"not a checkpoint that can be read \('v'\)"):
         Checkpoint(tmp_path / "c").resume(lambda kept: kept["v"])
     (tmp_path / "c").write_bytes((tmp_path / "c").read_bytes()[:100])
-    with pytest.raises(InputError, match=r"not a checkpoint that can be read .*remove it to begin anew"):
+    with pytest.raises(InputError, match=r"not a checkpoint that can be read .*remove it to start again"):
         Checkpoint(tmp_path / "c").resume(lambda _: None)

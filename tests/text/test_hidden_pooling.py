@@ -142,7 +142,7 @@ def test_a_mask_that_is_counted_is_named() -> None:
         return h[torch.arange(len(h)), mask.sum(1) - 1]
 
     p = of(Pooled(last))
-    with pytest.raises(dt.InputError, match=r"cannot be hidden.*nor as real numbers in place of zeros and ones"):
+    with pytest.raises(dt.InputError, match=r"cannot be hidden.*nor as real numbers between zero and one"):
         p.explain(TEXT, 1, reference="hidden")
     assert p.explain(TEXT, 1).reference == "[MASK]"
 
@@ -169,7 +169,7 @@ def test_a_comparison_with_another_score_is_named() -> None:
     )
     made = partial(ClassScores, p.network, vectors=False)
     wrong: Any = lambda x, x0, target: SimpleNamespace(reference_score=torch.zeros(2))  # noqa: E731
-    assert "another score than the network itself" in explain_refusal(wrong, made, texts)
+    assert "its score differs from that of the network itself" in explain_refusal(wrong, made, texts)
     right: Any = dt.Explainer(made(names=("input_ids", "attention_mask", SEEN), hides=MASK)).between
     assert explain_refusal(right, made, texts) == ""
 

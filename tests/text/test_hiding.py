@@ -182,7 +182,7 @@ def test_whether_words_can_be_hidden_is_tried_once_a_length(p: dt.TextModel, mon
 def test_words_of_two_texts_are_not_hidden() -> None:
     from small_texts import embedder
 
-    with pytest.raises(dt.InputError, match="Words of two texts are not hidden"):
+    with pytest.raises(dt.InputError, match="Words of two texts cannot be hidden"):
         embedder().similarity("a film", "the plot", reference="hidden")
 
 
@@ -261,7 +261,7 @@ def test_vectors_that_are_not_the_tokens_are_refused() -> None:
     ctrl = network("CTRLForSequenceClassification", "CTRLConfig", **sizes, pad_token_id=4, num_labels=3)
     p = loaded(ctrl, tokenizer())
     assert p.explain("the film was not bad", 1, reference="mask").check().accounted
-    with pytest.raises(dt.InputError, match="another thing of the vectors of tokens"):
+    with pytest.raises(dt.InputError, match="gives other scores for the vectors of tokens"):
         p.explain("the film was not bad", 1, reference="mean")
 
 

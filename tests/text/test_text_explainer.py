@@ -134,7 +134,7 @@ def test_a_decoder_is_read_at_its_last_token() -> None:
     [
         ({"method": "lrp"}, "a method is one of 'auto', 'secant', 'deep-taylor', 'cp-lrp', 'attnlrp'; got 'lrp'"),
         ({"method": "cp-lrp", "reference": "mask"}, "Only the method 'secant' takes a reference"),
-        ({"continuation": "paris"}, "is a classifier, and continues no text"),
+        ({"continuation": "paris"}, "is a classifier and does not continue texts"),
         ({"reference": [1, 2, 3]}, "The reference has 3 tokens, and the text has 10"),
     ],
 )
@@ -153,7 +153,7 @@ def test_settings_of_the_one_kind_are_refused_by_the_other(p: dt.TextModel) -> N
         dt.explain(p, TEXT, domain=dt.Real())  # type: ignore[call-overload]
     with pytest.raises(dt.InputError, match=r"A reference by name must be one of .*; got .mask."):
         dt.explain(torch.nn.Linear(2, 2), [[1.0, 2.0]], reference="mask")
-    with pytest.raises(dt.InputError, match="asked of one that gives embeddings"):
+    with pytest.raises(dt.InputError, match="needs a network that gives embeddings"):
         dt.similarity(p, "a film", "a plot")
     with pytest.raises(dt.TargetError, match="say continuation="):
         llama().explain("the film", "positive")

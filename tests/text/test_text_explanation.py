@@ -39,7 +39,7 @@ def test_words_are_the_sums_of_their_tokens(e: dt.TextExplanation) -> None:
     assert sum(words.values) == pytest.approx(sum(tokens.values))
     for shown in (tokens, words):  # what is said below adds up to what is shown
         sums = sum(v for v in shown.values if v > 0), -sum(v for v in shown.values if v < 0)
-        said = f"What speaks for it adds {sums[0]:.3g}, and what speaks against it takes {sums[1]:.3g}: "
+        said = f"Words for it add {sums[0]:.3g}, and words against it subtract {sums[1]:.3g}: "
         assert said in shown.caption
 
 
@@ -79,8 +79,8 @@ def test_the_sentence_is_the_ledger(e: dt.TextExplanation) -> None:
     assert e.sentence() == (
         f"The logit of 'positive' is {f:.3g}, a probability of {format_percent(chance, '.3g')}. "
         "On average over 10 copies of the text in which all or half of the words "
-        f"are [MASK] or hidden from the others, it is {f0:.3g}. What speaks for it adds {raised:.3g}, and what speaks "
-        f"against it takes {lowered:.3g}: {f0:.3g} + {raised:.3g} − {lowered:.3g} = {f:.3g}."
+        f"are [MASK] or hidden from the others, it is {f0:.3g}. Words for it add {raised:.3g}, and words "
+        f"against it subtract {lowered:.3g}: {f0:.3g} + {raised:.3g} − {lowered:.3g} = {f:.3g}."
     )
     assert e.tokens().caption == e.sentence()
     strongest = max(map(abs, e.tokens().values))
@@ -194,7 +194,7 @@ def test_similarity_is_shared_out_to_both_texts() -> None:
         p.explain(a)
     with pytest.raises(dt.InputError, match="has no rule for it"):
         p.explainer("cp-lrp").similarity(a, b)
-    with pytest.raises(dt.InputError, match=r"as dt\.load gives it; got Linear"):
+    with pytest.raises(dt.InputError, match=r"loaded with its tokenizer, dt\.load\(…\); got Linear"):
         dt.similarity(torch.nn.Linear(2, 2), a, b)  # type: ignore[arg-type]
 
 
@@ -232,7 +232,7 @@ def test_a_log_probability_is_told_as_a_probability() -> None:
     )
     assert said == (
         "The log-probability of ' Paris' next is −0.258, a probability of 77.3 %. With [PAD] everywhere it is −13.9. "
-        "What speaks for it adds 13.7, and what speaks against it takes 0: −13.9 + 13.7 − 0 = −0.258."
+        "Words for it add 13.7, and words against it subtract 0: −13.9 + 13.7 − 0 = −0.258."
     )
 
 

@@ -80,7 +80,7 @@ def test_words_are_missing_in_five_ways() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("the films", "is 3 tokens, and one is needed"),
+        ("the films", "is 3 tokens. It must be one token"),
         (3.5, "A reference is 'mask', 'pad', 'mean'"),
         ([[]], "A reference is 'mask', 'pad', 'mean'"),
     ],

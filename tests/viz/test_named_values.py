@@ -117,7 +117,7 @@ def test_words_must_fit() -> None:
         e.tokens(["a", "b"], axis=2)
     with pytest.raises(dt.InputError, match="letter by letter"):
         e.tokens("abc", axis=2)
-    with pytest.raises(dt.InputError, match="One number a token"):
+    with pytest.raises(dt.InputError, match="One number per token"):
         e.tokens(["a", "b", "c"], axis=())
 
 

@@ -9,7 +9,7 @@ const KINDS: [string, string][] = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "the same method with biases treated otherwise"],
+  ["bias", "the same method with other handling of biases"],
 ];
 
 export class Compare {

@@ -70,7 +70,7 @@ export class ClusterMap {
     svg.setAttribute("viewBox", "-2 -2 104 104");
     svg.setAttribute("role", "img");
     svg.setAttribute("class", "scatter");
-    svg.setAttribute("aria-label", `${points.length} heatmaps in ${clusters.length} clusters, drawn where those that look alike lie together`);
+    svg.setAttribute("aria-label", `${points.length} heatmaps in ${clusters.length} clusters, drawn so that similar heatmaps are close`);
     for (const [, cluster, x, y] of points) {
       const point = document.createElementNS(SVG, "circle");
       const at = { cx: String(100 * x), cy: String(100 - 100 * y), r: "1.1", class: `c${cluster % COLOURS}` };

@@ -66,7 +66,7 @@ export class ItemDialog {
         ...(told.mapped ? [figure(itemPath(number, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []),
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” asks the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” uses the network of the tab “Pictures”, ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));

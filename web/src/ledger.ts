@@ -36,7 +36,7 @@ export class Ledger {
       );
     }
     if (account.returned > 0) {
-      words.append(make("li", {}, `Of what the picture holds, ${percent(account.returned, account.score)} was absorbed by biases and redistributed.`));
+      words.append(make("li", {}, `${percent(account.returned, account.score)} of the score was absorbed by biases and redistributed to the picture.`));
     }
     this.element.append(
       make("h3", {}, "Where the score went"),

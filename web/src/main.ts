@@ -14,6 +14,7 @@ import { Settings } from "./settings";
 import { Tabs } from "./tabs";
 import { TextPage } from "./text";
 import { Toolbar } from "./toolbar";
+import { offerTour } from "./tour";
 
 const NARROW = matchMedia("(max-width: 60rem)");
 
@@ -39,7 +40,7 @@ class Page {
   constructor(private offer: api.Models) {
     const pane = (label: string): Pane =>
       new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
-    this.panes = [pane("Explanation"), pane("Beside it")];
+    this.panes = [pane("Explanation"), pane("Second explanation")];
     for (const pane of this.panes) {
       byId("panes").append(pane.element);
       byId("details").append(pane.details);
@@ -163,7 +164,7 @@ class Page {
   // Said where the picture was chosen; whose answer is shown is said with it, so that it is not taken for this one's.
   private refusePicture(said: string): void {
     const { answered } = this;
-    this.sayOfPicture(answered && answered.picture === this.picture ? `${said}\nWhat is shown is the answer before, for ${answered.file}.` : said);
+    this.sayOfPicture(answered && answered.picture === this.picture ? `${said}\nThe previous answer, for ${answered.file}, is still shown.` : said);
     byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
 
@@ -258,7 +259,7 @@ class Page {
     } catch (error) {
       second.clear();
       byId("bench").classList.remove("two");
-      this.refuse(`Beside it, nothing can be shown. ${words(error)}`, error);
+      this.refuse(`The second explanation cannot be shown. ${words(error)}`, error);
     }
     this.repaint();
   }
@@ -335,6 +336,7 @@ async function start(): Promise<void> {
       });
     }
     tabs.show(offer.gallery ? "gallery" : offer.text ? "texts" : "pictures");
+    if (!offer.gallery && !offer.text) offerTour();
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");

@@ -46,8 +46,8 @@ export class NetworkDialog {
     const go = make("button", { type: "submit", class: "main" }, "Read and explain it");
     form.append(
       make("h2", { id: "network-title" }, `Explain the network ${file.name}?`),
-      make("p", {}, `The file (${size}) is handed to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It takes the place of a network that was opened here before, and is forgotten when the program ends.`),
-      make("p", {}, "The file does not say how photographs were prepared in training. A wrong value gives wrong answers without a word, so please say it:"),
+      make("p", {}, `The file (${size}) is sent to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It replaces the network that was opened here before, and it is not kept when the program ends.`),
+      make("p", {}, "The file does not say how photographs were preprocessed in training. Wrong values give wrong answers and no error. Please fill in:"),
       make("button", { type: "button", class: "small usual", click: () => fill(form) }, "Fill in what is usual for ImageNet"),
       ...fields(),
       problem,
@@ -88,7 +88,7 @@ function fields(): HTMLElement[] {
       "div",
       { class: "grid" },
       field("Size, in pixels", text("size", "a side, or 224x320"), "the centre crop that the network sees"),
-      field("Resized before that to", text("resize", "the short side, or 256x340"), "in pixels"),
+      field("Resized first to", text("resize", "the short side, or 256x340"), "in pixels"),
       field("Channels", select("channels", [["RGB", "red, green, blue"], ["BGR", "blue, green, red"], ["L", "gray"]])),
       field("White is", select("white", [["1", "1"], ["255", "255"]]), "before the mean is subtracted"),
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),

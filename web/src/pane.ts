@@ -167,7 +167,7 @@ export class Pane {
   private fill(answer: api.Answer): void {
     this.element.hidden = false;
     this.details.hidden = false;
-    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}.`;
+    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}`;
     const [above, below] = this.aboutPixels;
     above.replaceChildren();
     below.replaceChildren();
@@ -275,7 +275,7 @@ function rivals(apart: api.Apart): HTMLElement {
     return make("li", {}, make("span", {}, name), meter, make("span", { class: "number" }, percent(weight, 1)));
   });
   if (apart.more) rows.push(make("li", {}, `and ${apart.more} more`));
-  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by their weight"), make("ol", {}, ...rows));
+  return make("div", { class: "rivals" }, make("h3", {}, "Rivals and their weights"), make("ol", {}, ...rows));
 }
 
 async function decoded(png: string): Promise<ImageData> {

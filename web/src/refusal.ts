@@ -9,7 +9,7 @@ export function refusal(
   correct: (number: string) => void,
 ): { words: HTMLElement[]; buttons: HTMLElement[] } {
   return {
-    words: said.split("\n").map((line) => make("p", {}, line)),
+    words: [...said.split("\n"), ...(offered.length ? ["Did you mean:"] : [])].map((line) => make("p", {}, line)),
     buttons: offered.map(({ index, name }) => make("button", { type: "button", click: () => correct(String(index)) }, name)),
   };
 }

@@ -8,7 +8,7 @@ export const METHODS: [string, string, string][] = [
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
   ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score; averages count as pooling"],
   ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
-  ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
+  ["attnlrp", "AttnLRP", "for attention: each factor of a product gets half; the softmax is replaced by its tangent"],
   ["cp-lrp", "CP-LRP", "treats attention and norms as constants; every layer uses the z rule"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that has a low score; takes some seconds"],
@@ -39,7 +39,7 @@ export class Settings {
       return make("label", {}, input, ` ${words}`);
     });
     this.form.append(
-      field("How it is explained", method, " "),
+      field("Explain with", method, " "),
       level,
       make("fieldset", { class: "deep" }, make("legend", {}, "Biases of the network"), ...biases),
       make(
@@ -92,11 +92,17 @@ export class Settings {
   }
 }
 
-// How an answer was made, in words.
+// What a method compares a picture with.
+const REFERENCES: Record<string, string> = {
+  secant: "the picture’s own mean colour",
+  taylor: "the nearest picture with a low score",
+};
+
+// How an answer was made, in words: the method, its reference, and what becomes of biases.
 export function made(method: string, bias: string | null): string {
   const named = METHODS.find(([value]) => value === method)?.[1] ?? method;
   const biases = BIASES.find(([value]) => value === bias)?.[1];
-  return biases ? `${named}; biases ${biases}` : named;
+  return `Method: ${named}. Reference: ${REFERENCES[method] ?? "none"}.${biases ? ` Biases ${biases}.` : ""}`;
 }
 
 // Only what the method knows.

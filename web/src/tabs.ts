@@ -5,9 +5,9 @@ import { byId } from "./dom";
 export type Tab = "pictures" | "texts" | "gallery";
 
 const TITLES: Record<Tab, string> = {
-  pictures: "Which pixels made the network say so?",
-  texts: "Which words made the network say so?",
-  gallery: "Where does the network look in a whole data set?",
+  pictures: "Which pixels decided the network’s answer?",
+  texts: "Which words decided the network’s answer?",
+  gallery: "Which pixels decided the answers for a data set?",
 };
 const STAGES: Record<Tab, string> = { pictures: "#stage", texts: "#text-stage", gallery: "#gallery-stage" };
 const ALL: Tab[] = ["pictures", "texts", "gallery"];

@@ -16,7 +16,7 @@ export class Taking {
     const python = new Blob([answer.snippet], { type: "text/plain" });
     this.problem.hidden = true;
     this.element.replaceChildren(
-      make("h3", {}, "Take it with you"),
+      make("h3", {}, "Save and reuse"),
       make(
         "div",
         { class: "buttons" },
@@ -29,7 +29,7 @@ export class Taking {
       this.problem,
       code("The same in Python", answer.snippet),
       code("The same on the command line", answer.command),
-      ...(answer.check ? [code("Is it consistent?", answer.check)] : []),
+      ...(answer.check ? [code("Check: does the map add up?", answer.check)] : []),
       ...(answer.plan ? [code("The plan: the rule of each layer, and why", answer.plan)] : []),
     );
   }

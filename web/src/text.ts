@@ -9,14 +9,14 @@ import { TextPane } from "./text_pane";
 
 const NARROW = matchMedia("(max-width: 60rem)");
 const WORDS: Record<Offer["kind"], { text: string; guesses: string; wanted: string; hint: string }> = {
-  classifier: { text: "Text", guesses: "for one of its best guesses, by probability:", wanted: "or another", hint: "" },
+  classifier: { text: "Text", guesses: "Classes with the highest probability:", wanted: "or another", hint: "" },
   "language model": {
     text: "Prompt",
-    guesses: "for one of the likeliest next tokens:",
-    wanted: "or what follows",
+    guesses: "Most likely next tokens:",
+    wanted: "or another continuation",
     hint: "Begin with a space where a new word follows: most tokenizers have other tokens for “ Paris” than for “Paris”.",
   },
-  "encoder–decoder": { text: "What the encoder reads", guesses: "for one of the likeliest first tokens:", wanted: "or what it writes", hint: "" },
+  "encoder–decoder": { text: "What the encoder reads", guesses: "Most likely first tokens:", wanted: "or another output", hint: "" },
   embedding: { text: "Two texts", guesses: "", wanted: "", hint: "" },
 };
 

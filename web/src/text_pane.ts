@@ -34,7 +34,7 @@ export class TextPane {
       });
       return make("label", {}, input, make("span", {}, label));
     };
-    const pieces = make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, "What is coloured"), choice("Words", true), choice("Tokens", false));
+    const pieces = make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, "Colour words or tokens"), choice("Words", true), choice("Tokens", false));
     this.element = make(
       "article",
       { class: "text-pane", "aria-label": "Explanation", hidden: true },
@@ -77,7 +77,7 @@ export class TextPane {
       make(
         "section",
         { class: "taking" },
-        make("h3", {}, "Take it with you"),
+        make("h3", {}, "Save and reuse"),
         code("The account, token by token", answer.table),
         code("The same in Python", answer.snippet),
         code("The same on the command line", answer.command),

@@ -14,7 +14,7 @@ export class Toolbar {
     ["photograph", "Photo"],
   ]);
   private readonly maps = choice("map", "Map", [
-    ["own", "Its own part"],
+    ["own", "Specific part"],
     ["difference", "Difference"],
   ]);
   private readonly slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });

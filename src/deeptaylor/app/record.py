@@ -107,7 +107,7 @@ def npz(arrays: Mapping[str, Any]) -> bytes:
 
 def safetensors_bytes(arrays: Mapping[str, Any]) -> bytes:
     """Arrays as the bytes of a .safetensors file."""
-    writer = optional_package("safetensors.numpy", "relevance was asked for as safetensors", "cli")
+    writer = optional_package("safetensors.numpy", "safetensors files are written with safetensors", "cli")
     data: bytes = writer.save({name: np.ascontiguousarray(value) for name, value in arrays.items()})
     return data
 

@@ -24,8 +24,8 @@ from deeptaylor.support.optional import optional_package
 
 __all__ = ["ClusterError", "explain_there"]
 
-distributed = optional_package("distributed", "A run on several machines is scheduled by Dask", "cluster")
-cloudpickle = optional_package("cloudpickle", "A run on several machines is scheduled by Dask", "cluster")
+distributed = optional_package("distributed", "runs on several machines are scheduled by Dask", "cluster")
+cloudpickle = optional_package("cloudpickle", "runs on several machines are scheduled by Dask", "cluster")
 
 _RETRIES = 3  # of a shard whose worker died
 _PATIENCE = 30  # seconds to find the scheduler
@@ -143,13 +143,13 @@ def _raise_unless_again(error: BaseException, shard: int, times: int) -> None:
         raise error
     if times > 1:
         raise ClusterError(
-            f"Shard {shard} ended every worker that took it ({error}). Look at the workers' logs: an item of it may "
+            f"Shard {shard} crashed every worker that took it ({error}). Look at the workers' logs: an item of it may "
             "crash the decoder, or a batch may not fit into memory (--batch)."
         )
 
 
 def _describe_loss(scheduler: str) -> str:
     return (
-        f"The scheduler at {scheduler} is gone. All shards that were entered are safe: start a scheduler and workers, "
-        "and the same command goes on; or leave --scheduler out to go on here."
+        f"The scheduler at {scheduler} is gone. All saved shards are safe: start a scheduler and workers, "
+        "and repeat the command; or leave --scheduler out to continue here."
     )

@@ -109,7 +109,7 @@ class Clusters:
     def _truth(self, truth: Any) -> npt.NDArray[Any]:
         known = np.asarray(truth)
         if known.shape != self.labels.shape:
-            raise InputError(f"One label a map: {len(self.labels)} maps, and labels of shape {known.shape}.")
+            raise InputError(f"One label per map: {len(self.labels)} maps, and labels of shape {known.shape}.")
         return known
 
     def figure(self, size: Size = None) -> Figure:
@@ -145,7 +145,7 @@ def cluster(
     seed        of all that is drawn
     """
     if embedding not in get_args(Embedding):
-        raise InputError(f"embedding={embedding!r}: there are {', '.join(map(repr, get_args(Embedding)))}.")
+        raise InputError(f"embedding={embedding!r}: choose {', '.join(map(repr, get_args(Embedding)))}.")
     if count is not None and count < 2:
         raise InputError(f"count={count}: at least two clusters.")
     _sklearn("cluster")

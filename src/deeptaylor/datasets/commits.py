@@ -74,25 +74,23 @@ def sqlite_code(error: BaseException) -> int:
 def describe_loss(
     store: Path, name: str, why: object = "it is missing, or not the one that belongs to the other files"
 ) -> str:
-    """Return what to report of a store of which a part is gone or damaged."""
+    """Describe a store that has lost a part that cannot be restored."""
     return (
-        f"{escape_name(store / name)} cannot be used: {why}. Without it the store says nothing for sure: put it back "
-        "from a "
-        "copy, or begin anew in another folder."
+        f"{escape_name(store / name)} cannot be used: {why}. Without it the store cannot be trusted: restore it from "
+        "a copy, or start again in another folder."
     )
 
 
 def describe_damage(store: Path, what: str) -> str:
     """Describe damage that can be repaired."""
     return (
-        f"{escape_name(store)} is damaged: {what}. Say `deeptaylor verify --repair {escape_name(store)}`: it takes "
-        "back what is "
-        "damaged, and computes it again where --model gives the network."
+        f"{escape_name(store)} is damaged: {what}. Run `deeptaylor verify --repair {escape_name(store)}`: it discards "
+        "what is damaged, and recomputes it if --model gives the network."
     )
 
 
 class BusyError(DeepTaylorError, RuntimeError):
-    """Another run is at work on the store."""
+    """Another run is writing to the store."""
 
 
 class Item(NamedTuple):
@@ -115,7 +113,7 @@ class Trouble:
 
 
 class ShardRecord(NamedTuple):
-    """What the ledger says of a shard; of one that is not done, its files hold its first items (`parts/`)."""
+    """The record of a shard; the files of an unfinished one hold its first items (`parts/`)."""
 
     number: int
     done: bool
@@ -125,9 +123,9 @@ class ShardRecord(NamedTuple):
 
 
 class Lock:
-    """Held while a run is at work; it is gone with the process, however that ended.
+    """The lock that a run holds; it is released when the process ends, in whatever way.
 
-    It is waited for a moment, for `at_work` has it as long as it takes to look.
+    Taking it waits a moment, because `at_work` holds it briefly to check.
     """
 
     def __init__(self, store: Path) -> None:
@@ -144,18 +142,17 @@ class Lock:
                     f"{escape_name(store / LOCK)} cannot be written to: {error}. If the file is damaged, remove it."
                 ) from error
             raise BusyError(
-                f"Another run is at work on {escape_name(store)}{_holder(store)}; two at once would write the same "
-                "shards. "
-                "Wait for it, or stop it: the same command then goes on."
+                f"Another run is writing to {escape_name(store)}{_holder(store)}; two runs would write the same "
+                "shards. Wait for it, or stop it; then the same command continues."
             ) from error
 
     def release(self) -> None:
-        """Let the next run in."""
+        """Release the lock."""
         self._held.close()
 
 
 def at_work(store: Path) -> bool:
-    """Return whether a run is at work on a store; nothing is written to find out."""
+    """Return whether a run is active on a store, without writing to it."""
     try:
         look = sqlite3.connect(
             f"{(store / LOCK).absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None
@@ -184,7 +181,7 @@ def _holder(store: Path) -> str:
 
 
 def _as_text(name: str) -> str | bytes:
-    """Return a name as SQLite takes it: one that is not UTF-8 as its bytes."""
+    """Return a name for SQLite: as bytes if it is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -198,7 +195,7 @@ def _seal(*row: Any) -> int:
 
 
 class Commits:
-    """The ledger, opened to write or (also beside a run that writes) to read."""
+    """The ledger, opened to write, or to read, also while a run writes to it."""
 
     def __init__(self, store: Path, write: bool = False) -> None:
         self.store, self.path = store, store / LEDGER
@@ -230,12 +227,12 @@ class Commits:
 
     @property
     def is_old(self) -> bool:
-        """Is this the ledger of an older release, without seals?"""
+        """True for the ledger of an older release, without seals."""
         version, tables = self._ask("PRAGMA user_version")[0][0], self._ask("SELECT count(*) FROM sqlite_master")[0][0]
         return bool(tables) and version < _VERSION
 
     def close(self) -> None:
-        """Nothing is lost without it; with it, all is in one file."""
+        """Move all data into one file; nothing is lost without this."""
         self._base.close()
 
     def __enter__(self) -> Self:
@@ -258,14 +255,14 @@ class Commits:
         return StoreError(describe_damage(self.store, f"its ledger has {what}"))
 
     def faults(self) -> str:
-        """Return what SQLite itself finds wrong with the database; an empty text if it is in order."""
+        """Return what SQLite reports about damage; an empty text if there is none."""
         found = self._ask("PRAGMA integrity_check(1)")
         return "" if found == [("ok",)] else str(found[0][0])
 
     # --- items ----------------------------------------------------------------------------------------------------
 
     def list_items(self, items: Iterable[Item], expected: tuple[int, str] | None = None) -> tuple[int, str]:
-        """Enter the list, all or nothing; how many there are, and the fingerprint of names and sizes.
+        """Write the list of items, all or none; return their number, and the fingerprint of names and sizes.
 
         expected   both; where the list has others, nothing is entered, and an error is raised
         """
@@ -284,7 +281,7 @@ class Commits:
         if expected not in (None, (count, found.hexdigest())):
             self._base.execute("ROLLBACK")
             raise StoreError(
-                describe_loss(self.store, LEDGER, "its list of items is damaged, and the data set is not what it was")
+                describe_loss(self.store, LEDGER, "its list of items is damaged, and the data set has changed")
             )
         self._base.execute("COMMIT")
         return count, found.hexdigest()
@@ -294,7 +291,7 @@ class Commits:
         self._base.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?, ?)", [(*row, _seal(*row)) for row in rows])
 
     def items(self, first: int = 0, last: int | None = None) -> Iterator[Item]:
-        """Items number first … last − 1, or all that follow; raise where one of them is not what was entered."""
+        """Yield the items first … last − 1, or all that follow; raise if one of them was changed."""
         end = 2**62 if last is None else last
         rows = self._each(
             "SELECT number, name, place, size, label, seal FROM items WHERE number >= ? AND number < ? ORDER BY number",
@@ -309,7 +306,7 @@ class Commits:
         else:
             if last is None or k >= last:
                 return
-        raise self._damaged(f"no entry for item {k}, or another one than was made")
+        raise self._damaged(f"a missing or changed entry for item {k}")
 
     def damaged_items(self, count: int) -> list[int]:
         """Return the numbers of items whose rows are missing, changed, or too many."""
@@ -329,7 +326,7 @@ class Commits:
     # --- files that are kept here, too ----------------------------------------------------------------------------
 
     def plan(self, shards: int, files: Mapping[str, bytes]) -> None:
-        """Enter as many shards, all of them waiting, and what the files say that are written once."""
+        """Write records of so many waiting shards, and the content of files that are written once."""
         self._base.execute("BEGIN")
         self._base.execute("DELETE FROM shards")
         for number in range(shards):
@@ -338,13 +335,13 @@ class Commits:
         self._base.execute("COMMIT")
 
     def keep(self, files: Mapping[str, bytes]) -> None:
-        """Enter what files say."""
+        """Write the content of files."""
         self._base.executemany(
             "INSERT OR REPLACE INTO files VALUES (?, ?, ?)", [(n, data, _seal(n, data)) for n, data in files.items()]
         )
 
     def kept(self, name: str) -> bytes | None:
-        """Return what a file says; None if it was not entered, or is damaged."""
+        """Return the recorded content of a file; None if it was not recorded or is damaged."""
         for *row, seal in self._ask("SELECT name, content, seal FROM files WHERE name = ?", (name,)):
             if seal == _seal(*row):
                 content: bytes = row[1]
@@ -362,12 +359,12 @@ class Commits:
         """Return the records of all shards."""
         rows = {row[0]: row for row in self._each(_SHARD)}
         if others := self.other_shards(count):
-            raise self._damaged(f"an entry for shard {others[0]}, of {count}")
+            raise self._damaged(f"an entry for shard {others[0]}, but there are {count}")
         return [self._entered(number, rows.get(number)) for number in range(count)]
 
     def _entered(self, number: int, row: Any) -> ShardRecord:
         if row is None or row[-1] != _seal(*row[:-1]):
-            raise self._damaged(f"no entry for shard {number}, or another one than was made")
+            raise self._damaged(f"a missing or changed entry for shard {number}")
         _, done, items, _, digests, errors, _ = row
         return ShardRecord(
             number, bool(done), items, json.loads(digests), tuple(Trouble(*e) for e in json.loads(errors))
@@ -378,19 +375,18 @@ class Commits:
         return [row[0] for row in self._ask("SELECT number FROM shards WHERE number < 0 OR number >= ?", (count,))]
 
     def begun(self) -> bool:
-        """Has any shard been entered, if only in part? Seals are not looked at."""
+        """Return whether any shard was saved, even in part; seals are not checked."""
         return bool(self._ask("SELECT count(*) FROM shards WHERE items > 0")[0][0])
 
     def commit(self, shard: int, items: int, digests: Digests, troubles: Sequence[Trouble], done: bool = True) -> None:
-        """Enter a shard whose files are all written; `done`: False where they hold its first items alone."""
+        """Record a shard whose files are all written; `done`: False if they hold only its first items."""
         try:
             self._put(shard, done, items, digests, troubles)
         except sqlite3.OperationalError as error:
             if sqlite_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
                 raise DiskFullError(
-                    f"The ledger of {escape_name(self.path.parent)} cannot be written: {error}. Make room, and the "
-                    "same "
-                    "command goes on."
+                    f"The ledger of {escape_name(self.path.parent)} cannot be written: {error}. Free some space; then "
+                    "the same command continues."
                 ) from error
             raise
 
@@ -400,7 +396,7 @@ class Commits:
         self._base.execute("INSERT OR REPLACE INTO shards VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _seal(*row)))
 
     def forget(self, shards: Iterable[int], count: int) -> None:
-        """Take shards back: they will be done again; `count`: how many shards there are."""
+        """Discard shards, which will be computed again; `count`: the number of all shards."""
         self._base.execute("BEGIN")
         self._base.execute("DELETE FROM shards WHERE number < 0 OR number >= ?", (count,))
         for shard in shards:
@@ -410,12 +406,12 @@ class Commits:
     # --- a ledger of an older release -----------------------------------------------------------------------------
 
     def old_shards(self) -> Iterator[tuple[int, int, dict[str, str]]]:
-        """Return, of a ledger without seals, every shard that is done, its items, and the hashes of its whole files."""
+        """Yield each finished shard of a ledger without seals, its items, and the hashes of its files."""
         for number, items, digests in self._ask("SELECT number, items, digests FROM shards"):
             yield number, items, json.loads(digests)
 
     def upgrade(self, shards: Sequence[ShardRecord], each: int, files: Mapping[str, bytes]) -> None:
-        """Give a ledger without seals the tables of this release; `shards`: of these `each` items are done or not."""
+        """Convert a ledger without seals to the tables of this release; `each`: items per shard."""
         troubles: dict[int, list[Trouble]] = {}
         for row in self._ask("SELECT item, status, reason FROM errors ORDER BY item"):
             troubles.setdefault(row[0] // each, []).append(Trouble(*row))

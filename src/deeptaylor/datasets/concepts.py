@@ -137,7 +137,7 @@ class ChannelTable:
     def strongest(self, count: int = 10) -> list[tuple[int, float]]:
         """Return the channels with the greatest mean relevance over all items."""
         if self.relevance is None:
-            raise InputError("The columns of this layer were not kept (columns=False).")
+            raise InputError("The columns of this layer were not saved (columns=False).")
         mean = self.relevance.mean(0, dtype=np.float64)
         return [(int(c), float(mean[c])) for c in np.argsort(-mean, kind="stable")[:count]]
 
@@ -176,7 +176,7 @@ def merge_tables(layer: str, shards: Iterable[Mapping[str, Array]], axis: int | 
                 own = shard[f"{name}_best"], shard[f"{name}_items"]
                 best[name] = own if name not in best else _merge_best(best[name], own)
     if not best:
-        raise InputError(f"Nothing was kept of the layer {layer!r} yet: no shard is done.")
+        raise InputError(f"Nothing is saved for the layer {layer!r} yet: no shard is finished.")
     joined = {name: np.concatenate(parts) if parts else None for name, parts in columns.items()}
     numbers, whole = joined["numbers"], {}
     assert numbers is not None

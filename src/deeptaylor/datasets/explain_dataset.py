@@ -1,4 +1,4 @@
-"""`dt.explain_dataset`: a whole data set explained into a store, and gone on with after whatever ended it."""
+"""`dt.explain_dataset`: explain a whole data set into a store, and resume after any interruption."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from deeptaylor.datasets.store import (
 )
 from deeptaylor.datasets.work import LABEL, Observer, Work
 from deeptaylor.domain import Domain
-from deeptaylor.engine.inputs import first_float
+from deeptaylor.engine.inputs import first_float, read_device
 from deeptaylor.engine.method_choice import TESTED, Choice, choose_by_graph
 from deeptaylor.engine.references import NAMED
 from deeptaylor.errors import DeepTaylorWarning, InputError, TargetError, warn
@@ -89,7 +89,7 @@ _EVERY = 20.0  # seconds between two lines of the log
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is: items that are explained and entered, of how many; the bad ones among them; and how fast."""
+    """Progress of a run: items explained, saved, in total and failed; and the speed."""
 
     done: int  # explained, also in shards that are not entered yet
     entered: int  # in shards that are entered
@@ -109,7 +109,7 @@ def _time(seconds: float) -> str:
 
 
 class ProgressLog:
-    """Counts, and tells whoever wants to know; now and then in the log of the store, too."""
+    """Counts items, calls the progress function, and writes to the log of the store now and then."""
 
     def __init__(self, entered: int, bad: int, of: int, log: Path, progress: Callable[[Progress], None] | None) -> None:
         self._entered, self._bad = entered, bad
@@ -128,11 +128,11 @@ class ProgressLog:
             self._begun, self._before, self._warm = time.monotonic(), self._done, True
 
     def entered(self, items: int) -> None:
-        """As many more items were saved."""
+        """Count items that were saved."""
         self._entered += items
 
     def write(self, line: str) -> None:
-        """Add a line to the log; a log that cannot be written stops nothing."""
+        """Add a line to the log; if that fails, the run continues."""
         with contextlib.suppress(OSError), self._log.open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {escape_text(line)}\n")
 
@@ -215,7 +215,7 @@ def explain_dataset(
     check_items: bool = True,
     **settings: Any,
 ) -> Run:
-    """Explain a whole data set into a store; the same call goes on with one that was broken off.
+    """Explain a whole data set into a store; the same call resumes an interrupted run.
 
     data         a folder of pictures (classes by subfolder), a list of files (.txt), a .tar or .parquet file of
                  pictures, or a torch Dataset of tensors or pictures, perhaps with classes
@@ -292,11 +292,11 @@ def explain_dataset(
 
 @contextmanager
 def _log_end(told: ProgressLog) -> Iterator[None]:
-    """Say at the end of the log how the run ended."""
+    """Write to the log how the run ended."""
     try:
         yield
     except BaseException as error:
-        told.write(f"The run ends: {type(error).__name__} {error}. What is saved stays; the same command goes on.")
+        told.write(f"The run stopped: {type(error).__name__} {error}. Saved items stay; the same command continues.")
         raise
     told.write("The run is done.")
 
@@ -317,7 +317,7 @@ def _open_shard(
 def _check_files(
     store: Path, commits: Commits, manifest: Mapping[str, Any], fields: Sequence[Field], also: Sequence[str]
 ) -> list[ShardRecord]:
-    """Return what was entered of every shard; take back those of which a file is missing, or has another size."""
+    """Return the records of all shards; discard shards with a file that is missing or has another size."""
     count = manifests.shards_in(manifest)
     entered = commits.shards(count)
     gone = [one.number for one in entered if not is_there(store, one, files_of(one.number, fields, also))]
@@ -344,14 +344,14 @@ def _compare(
     threads: int,
     told: ProgressLog,
 ) -> None:
-    """Refuse data of which an item is not what was explained: each that is done is read, and its hash compared."""
+    """Raise ChangedError if an item has changed since it was explained; compare the hashes of all finished items."""
     of = {
         one.name: StoredArray(store, one, manifest["items"], manifest["shard"]) for one in manifests.fields_in(manifest)
     }
     total = sum(one.items for one in entered)
     if not total:
         return
-    told.write(f"The {total} items that are done are compared with the data (check_items=False leaves that out).")
+    told.write(f"Comparing {total} finished items with the data (check_items=False skips this).")
     ready, said = 0, time.monotonic()
     with ThreadPoolExecutor(threads, thread_name_prefix="deeptaylor-compare") as pool:
         for shard in entered:
@@ -365,18 +365,17 @@ def _compare(
             for found in pool.map(partial(_find_change, work), *parts):
                 if found is not None:
                     raise manifests.ChangedError(
-                        f"{escape_name(store)} was begun with other data: {found} Write to another folder, or go on "
-                        "with "
-                        "the data it was begun with. A Dataset that draws at random gives other items each time."
+                        f"{escape_name(store)} was started with other data: {found} Write to another folder, or use "
+                        "the original data. A Dataset with random transforms gives other items each time."
                     )
             ready += len(items)
             if time.monotonic() - said > _SAID:
                 said = time.monotonic()
-                told.write(f"{ready} of {total} items are compared.")
+                told.write(f"{ready} of {total} items compared.")
 
 
 def _find_change(work: Work, items: Sequence[Item], hashes: Array, labels: Array) -> str | None:
-    """Say which item is the first that is not what was explained, and what it was and is; None where all are."""
+    """Describe the first item that has changed since it was explained; None if there is none."""
     reader = work.reader
     for item, content, was, label in zip(items, reader.contents(items), hashes, labels.tolist(), strict=True):
         if not was.any():  # it could not be read
@@ -402,7 +401,7 @@ def work_of(
     data: Any, model: Any, target: Any, domain: Domain | None, contrast: bool, also: Sequence[Observer], axis: Axis,
     device: Any, settings: Mapping[str, Any],
 ) -> Work:  # fmt: skip
-    """Return how the items of a data set are explained by a network."""
+    """Return how a network explains the items of a data set."""
     source = source_of(data)
     if isinstance(model, (str, os.PathLike)):
         model = load(model)
@@ -427,10 +426,7 @@ def work_of(
             "dt.explain_dataset(torch.utils.data.TensorDataset(p.read(X)[0]), p.network, domain=p.domain)."
         )
     if device is not None:
-        try:
-            explainer.model.to(device)
-        except (RuntimeError, AssertionError) as error:  # the latter of a torch without CUDA
-            raise InputError(f"device={str(device)!r}: the network cannot be moved there: {error}") from error
+        explainer.model.to(read_device(device))
     for name, times in Counter(one.name for one in also).items():
         if times > 1:
             raise InputError(f"{times} of the observers (also=) are called {name}: each needs a name of its own.")
@@ -453,7 +449,7 @@ def _resolve_references(settings: Mapping[str, Any], read: Callable[[Any], tuple
 
 
 def begin(work: Work, items: Iterator[Item]) -> None:
-    """Capture the network, if that was not done yet."""
+    """Capture the network if it is not captured yet."""
     if not work.explainer.captured.is_captured:
         x, like = work.explainer.captured.read(_example(work, items))[0], first_float(work.explainer.model.parameters())
         if like is not None:
@@ -462,7 +458,7 @@ def begin(work: Work, items: Iterator[Item]) -> None:
 
 
 def _example(work: Work, items: Iterator[Item]) -> Tensor:
-    """Return an input to capture the network with: like photographs make, or the first item that can be read."""
+    """Return an input to capture the network with: a random photograph, or the first item that can be read."""
     blank = None if work.model is None else work.model.random_input()
     if blank is not None:
         return blank
@@ -479,14 +475,14 @@ def _example(work: Work, items: Iterator[Item]) -> Tensor:
 
 
 def settle(work: Work, items: Iterator[Item], old: Mapping[str, Any] | None) -> None:
-    """Decide once by which method every item is explained; `old`: the manifest of the run that is gone on with."""
+    """Choose the method for all items; `old`: the manifest of a run that is resumed."""
     explainer = work.explainer
     inner = "contrast=True" if work.contrast else next((one.name for one in work.also if hasattr(one, "layers")), "")
     if explainer.named_choice is None:
         if old is not None:
             explainer.set_choice(_recorded_method(old))
         elif inner:
-            explainer.set_choice(Choice(DEEP_TAYLOR, f"{inner} reads relevance inside the network"))
+            explainer.set_choice(Choice(DEEP_TAYLOR, f"{inner} needs relevance inside the network"))
         elif explainer.choice is None:
             explainer.set_choice(
                 choose_by_graph(explainer.captured.engine, explainer.captured.example) or _test_methods(work, items)
@@ -494,7 +490,7 @@ def settle(work: Work, items: Iterator[Item], old: Mapping[str, Any] | None) -> 
     method = manifests.chosen_method(work).method
     if inner and method not in PRESETS:
         raise InputError(
-            f"{inner} reads relevance inside the network, which the method {method!r} does not have: leave it out, "
+            f"{inner} needs relevance inside the network, which the method {method!r} does not have: leave it out, "
             "or use {method}.",
             method="deep-taylor",
         )
@@ -504,7 +500,7 @@ def _recorded_method(manifest: Mapping[str, Any]) -> Choice:
     """Return the choice of a run; older releases had deep Taylor alone."""
     kept = manifest.get("method")
     if kept is None:
-        return Choice(DEEP_TAYLOR, "the run began with an older release, which had no other method")
+        return Choice(DEEP_TAYLOR, "the run was started with an older release, which had no other method")
     return Choice(kept["method"], kept["reason"], kept["areas"])
 
 
@@ -532,12 +528,12 @@ def _test_methods(work: Work, items: Iterator[Item]) -> Choice:
 
 @contextmanager
 def _open_store(store: Path) -> Iterator[Commits]:
-    """Hold the store's lock and give its ledger."""
+    """Lock the store and return its ledger."""
     begun, ledger = manifests.read(store) is not None, (store / LEDGER).exists()
     if begun and not ledger:
         raise StoreError(describe_loss(store, LEDGER))
     if not ledger and store.is_dir() and any(not p.name.startswith(LOCK) for p in store.iterdir()):
-        raise InputError(f"{escape_name(store)} holds something else already; give a folder that is new or empty.")
+        raise InputError(f"{escape_name(store)} already holds other files; give a new or empty folder.")
     try:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -556,7 +552,7 @@ def _open_store(store: Path) -> Iterator[Commits]:
 def _begin_store(
     store: Path, commits: Commits, work: Work, relevance: bool, shard: int | None, command: str, batch: int
 ) -> tuple[dict[str, Any], list[Field]]:
-    """Return the manifest of the store: the one that is there, if it is of the same; or a new one, with its items."""
+    """Return the manifest of the store: the existing one if the run matches it, otherwise a new one with all items."""
     old = manifests.read(store)
     if old is None:
         count, inputs = commits.list_items(manifests.listed(work.source.entries(), work))
@@ -579,8 +575,8 @@ def _begin_store(
         new_items = manifests.count_new_items(store, commits, work, old)
         if new_items:
             warn(
-                f"New since the run began: {new_items} of the items. It goes on with those it began with; explain the "
-                "new ones to a store of their own."
+                f"New items since the run started: {new_items}. The run continues with its original items; explain the "
+                "new ones into another store."
             )
         return old, fields
     fields = fields_of(heat, raw if relevance else None, work.contrast)
@@ -609,7 +605,7 @@ def _default_shard(fields: Sequence[Field], parameters: int) -> int:
 
 
 def _clear(store: Path, fields: Sequence[Field]) -> None:
-    """Remove what a run that was killed left half-written beside its files."""
+    """Remove half-written files of a killed run."""
     for folder in [*[one.name for one in fields], "also"]:
         for part in (store / folder).rglob(".*.part"):
             part.unlink(missing_ok=True)
@@ -630,7 +626,7 @@ def _shapes(work: Work) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _check_names(work: Work, x: Tensor) -> None:
-    """Refuse as many class names as the network has no outputs."""
+    """Raise InputError if the number of class names differs from the number of outputs."""
     names = None if work.model is None else work.model.class_names
     if names is None:
         return
@@ -645,15 +641,14 @@ def _check_names(work: Work, x: Tensor) -> None:
 
 
 def _space(store: Path, fields: Sequence[Field], items: int) -> None:
-    """Refuse before any work what cannot fit."""
+    """Raise DiskFullError before any work if the maps do not fit on the disk."""
     needed = sum(one.bytes for one in fields) * items
     free = shutil.disk_usage(store).free
     if needed > free:
         raise DiskFullError(
-            f"{items} items take up to {format_size(needed)} in {escape_name(store)}, where {format_size(free)} are "
-            "free. "
-            "Make room, or begin all the same (--ignore-space, or check_space=False): a run that finds the disk full "
-            "ends cleanly, and goes on once there is room."
+            f"{items} items need up to {format_size(needed)} in {escape_name(store)}, where {format_size(free)} are "
+            "free. Free some space, or start anyway (--ignore-space, or check_space=False): a run that fills the disk "
+            "stops cleanly and can be resumed."
         )
 
 
@@ -677,7 +672,7 @@ def _suppress_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("default", message="A (batch|sample) .*", category=DeepTaylorWarning)
-        warnings.filterwarnings("default", message="New since", category=DeepTaylorWarning)
+        warnings.filterwarnings("default", message="New items", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message="Damaged", category=DeepTaylorWarning)
         warnings.filterwarnings("default", message="The class", category=DeepTaylorWarning)
         warnings.simplefilter("error", Image.DecompressionBombWarning)

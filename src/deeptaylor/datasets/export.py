@@ -67,7 +67,7 @@ def _cells(run: Run, most: int | None) -> Iterator[_Cell]:
     if not len(good):
         raise InputError(f"Nothing was explained yet in {escape_name(run.path)}.")
     if len(run.heatmaps.shape) != 3:
-        raise InputError(f"Pictures are drawn of maps with height and width; these are {run.heatmaps.shape[1:]}.")
+        raise InputError(f"Pictures need maps with height and width; these have the shape {run.heatmaps.shape[1:]}.")
     for first in range(0, len(good), _READ):
         view = run.view(good[first : first + _READ])
         for k, heat in enumerate(view.heatmaps[:]):
@@ -137,7 +137,7 @@ def _npz(run: Run, most: int | None) -> bytes:
 
 
 def _parquet(run: Run, most: int | None) -> bytes:
-    parquet = optional_package("pyarrow.parquet", "A table is asked for as a parquet file", "reading")
+    parquet = optional_package("pyarrow.parquet", "parquet files are written with pyarrow", "reading")
     data = io.BytesIO()
     table = run.to_arrow()
     parquet.write_table(table if most is None else table.slice(0, most), data)
@@ -188,7 +188,7 @@ def write_virelay(folder: Path, given: VirelayProject, analyses: Mapping[str, Cl
         raise InputError(f"ViRelAy shows pictures; these maps have the shape {tuple(given.maps.shape[1:])}.")
     methods = [_NO_METHOD.sub("_", name) for name in analyses]
     if len(set(methods)) < len(methods):
-        raise InputError(f"Give the clusterings names that ViRelAy tells apart; they would be {', '.join(methods)}.")
+        raise InputError(f"Give the clusterings names that ViRelAy can distinguish; these become {', '.join(methods)}.")
     part = folder.absolute().with_name(f".{folder.name[:200]}.{secrets.token_hex(4)}.part")
     part.mkdir(parents=True)
     try:

@@ -170,7 +170,7 @@ class DatasetSource:
         if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
             raise InputError(
                 "A data set is a folder, a file, or a torch Dataset with a length and items; got "
-                f"{type(samples).__name__}. A stream has no order to go on from: write it to files first."
+                f"{type(samples).__name__}. A stream cannot be resumed: write it to files first."
             )
         self.samples = samples
 
@@ -331,9 +331,9 @@ class Labels:
         if number == self._by_number:
             return self(said) if isinstance(said, int) or number else self._known.setdefault(said, len(self._known))
         warn(
-            "The classes are in part numbers and in part names, and the network has no class names that would say "
-            "which is which: those that are not as the first one are recorded as no class. Say all by number, all by "
-            "name, or give class_names."
+            "Some classes are numbers and some are names, and the network has no class names to match them. Items "
+            "whose class is of another kind than the first one are recorded without a class. Use only numbers, only "
+            "names, or give class_names."
         )
         return -1
 
@@ -349,8 +349,8 @@ class Labels:
         if said.isdecimal():
             return self(int(said))
         warn(
-            "The classes of the Dataset are names, and the network has no class names that would say their numbers: "
-            "such items are recorded without a class. Let the Dataset give numbers, or give the network's class_names "
+            "The classes of the Dataset are names, and the network has no class names to number them, so these items "
+            "are recorded without a class. Let the Dataset give numbers, or give the network's class_names "
             "(dt.Pretrained)."
         )
         return -1

@@ -1,4 +1,4 @@
-"""What a run is of: network, plan and input set with their fingerprints. A store of something else is refused."""
+"""The manifest of a run: network, plan and input set with their fingerprints; a store of another run is rejected."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _WHAT = {"network": "network", "plan": "plan", "inputs": "input set"}
 
 
 class ChangedError(DeepTaylorError, ValueError):
-    """A store is of another network, plan or input set than the run that was to go on with it."""
+    """A store belongs to another network, plan or input set than the run that should resume it."""
 
 
 def read(store: Path) -> dict[str, Any] | None:
-    """Return the manifest of a store; None where there is none (yet). Raise where it is not what was written."""
+    """Return the manifest of a store; None if there is none yet. Raise StoreError if it was changed."""
     try:
         data = (store / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -70,9 +70,8 @@ def read(store: Path) -> dict[str, Any] | None:
         return None
     if is_old(store):
         raise ChangedError(
-            f"{escape_name(store)} was written by an older release, which kept no checksums of its chunks. Say "
-            "`deeptaylor "
-            f"verify --repair {escape_name(store)}`: it compares every file with the hash that was kept, and adds them."
+            f"{escape_name(store)} was written by an older release without checksums of chunks. Run `deeptaylor verify "
+            f"--repair {escape_name(store)}` once: it checks every file against its saved hash and adds the checksums."
         )
     try:
         with Commits(store) as commits:
@@ -85,7 +84,7 @@ def read(store: Path) -> dict[str, Any] | None:
         return None
     if kept is None or data != kept:
         raise StoreError(
-            describe_damage(store, f"{MANIFEST} {'is missing' if not data else 'is not what was written'}")
+            describe_damage(store, f"{MANIFEST} {'is missing' if not data else 'has changed since it was written'}")
         )
     found: dict[str, Any] = json.loads(data)
     if found.get("format") != _FORMAT:
@@ -96,7 +95,7 @@ def read(store: Path) -> dict[str, Any] | None:
 
 
 def is_old(store: Path) -> bool:
-    """Was a store written by an older release, and is still as that left it?"""
+    """Return whether a store has the format of an older release."""
     try:
         return bool(json.loads((store / MANIFEST).read_bytes())["format"] == _OLD)
     except (OSError, ValueError, KeyError, TypeError):
@@ -104,12 +103,12 @@ def is_old(store: Path) -> bool:
 
 
 def as_bytes(manifest: Mapping[str, Any]) -> bytes:
-    """Return the manifest as its file has it."""
+    """Return the manifest as the bytes of its file."""
     return (json.dumps(manifest, indent=1) + "\n").encode()
 
 
 def save(store: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest: from now on the folder is a store."""
+    """Write the manifest, which makes the folder a store."""
     write_whole(store / MANIFEST, as_bytes(manifest))
 
 
@@ -125,7 +124,7 @@ def items_in(manifest: Mapping[str, Any], shard: int) -> range:
 
 
 def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the manifest, all but the list of items."""
+    """Return the manifest without the list of items."""
     explainer, model = work.explainer, work.model
     also = [f"{one.name} {getattr(one, 'settings', '')}".strip() for one in work.also]
     said = {**_settings(work), "relevance": relevance is not None, "also": also}
@@ -158,7 +157,7 @@ def about(work: Work, heat: Sequence[int], relevance: Sequence[int] | None, more
 
 
 def _settings(work: Work) -> dict[str, Any]:
-    """Return all that maps depend on beside the network, as JSON has it."""
+    """Return all settings that maps depend on, as values of JSON."""
     explainer, model = work.explainer, work.model
     settings = explainer.settings
     said = {
@@ -193,7 +192,7 @@ def chosen_method(work: Work) -> Choice:
 
 
 def _fingerprint(given: Any) -> Any:
-    """Return what stands for a reference or a background in a fingerprint: words as they are, numbers by a hash."""
+    """Return a reference or a background for a fingerprint: words unchanged, numbers as a hash."""
     if given is None or (isinstance(given, str) and not Path(given).is_file()):
         return given
     if isinstance(given, Mapping):
@@ -222,7 +221,7 @@ def fields_in(manifest: Mapping[str, Any]) -> list[Field]:
 
 
 def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to go on where network or plan are not those that the store was begun with."""
+    """Raise ChangedError if network or plan differ from those that the store was started with."""
     for key in ("network", "plan"):
         was, now = old[key]["fingerprint"], new[key]["fingerprint"]
         if was != now:
@@ -232,21 +231,19 @@ def check(store: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
             raise ChangedError(_changed(store, key, was, now) + differ)
     if old["classes"] != new["classes"]:
         raise ChangedError(
-            f"{escape_name(store)} was begun with other class names: {_names(old['classes'], new['classes'])}, and "
-            "they are "
-            f"{_names(new['classes'], old['classes'])} now. Write to another folder, or go on with the names it was "
-            "begun with."
+            f"{escape_name(store)} was started with other class names: {_names(old['classes'], new['classes'])}; now "
+            f"there are {_names(new['classes'], old['classes'])}. Write to another folder, or use the original names."
         )
     if new.get("shard") not in (None, old["shard"]):
         raise ChangedError(
-            f"{escape_name(store)} was begun with shards of {old['shard']} items; leave shard= out to go on."
+            f"{escape_name(store)} was started with shards of {old['shard']} items; leave shard= out to resume it."
         )
 
 
 def _names(names: Sequence[str] | None, others: Sequence[str] | None) -> str:
-    """Say class names, of many those that differ from others."""
+    """Name the classes that differ from others, a few of them."""
     if names is None:
-        return "there were none"
+        return "none"
     other = others or ()
     differ = [f"{k} {escape_name(n)}" for k, n in enumerate(names) if k >= len(other) or other[k] != n]
     more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
@@ -254,7 +251,7 @@ def _names(names: Sequence[str] | None, others: Sequence[str] | None) -> str:
 
 
 def check_ledger(commits: Commits, manifest: Mapping[str, Any]) -> None:
-    """Refuse a ledger that does not have the items of the manifest."""
+    """Raise StoreError if the ledger does not list the items of the manifest."""
     if commits.listed() != manifest["items"]:
         raise StoreError(
             describe_damage(commits.store, f"its ledger lists {commits.listed()} of {manifest['items']} items")
@@ -262,7 +259,7 @@ def check_ledger(commits: Commits, manifest: Mapping[str, Any]) -> None:
 
 
 def restore(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> list[str]:
-    """Write again what zarr reads first, where it is not what was written; return the names of these files."""
+    """Restore the metadata files of zarr that were changed; return their names."""
     fields = fields_in(manifest)
     changed = damaged_abouts(store, commits, fields)
     for name in changed:
@@ -277,7 +274,7 @@ def restore(store: Path, commits: Commits, manifest: Mapping[str, Any]) -> list[
 
 
 def damaged_abouts(store: Path, commits: Commits, fields: Sequence[Field]) -> list[str]:
-    """Return the names of those files that zarr reads first that are not what was written."""
+    """Return the names of the metadata files of zarr that were changed."""
     names = [ABOUT, *(f"{one.name}/{ABOUT}" for one in fields)]
     return [name for name in names if _content(store / name) != (commits.kept(name) or b"")]
 
@@ -290,7 +287,7 @@ def _content(file: Path) -> bytes | None:
 
 
 def upgrade(store: Path) -> None:
-    """Bring a store of an older release into the format of this one; shards whose files are damaged are taken back."""
+    """Convert a store of an older release to this format; shards with damaged files are discarded."""
     manifest = {**json.loads((store / MANIFEST).read_bytes()), "format": _FORMAT}
     fields, each = fields_in(manifest), int(manifest["shard"])
     with Commits(store, write=True) as commits:
@@ -309,24 +306,21 @@ def upgrade(store: Path) -> None:
 
 
 def check_network(store: Path, old: Mapping[str, Any], network: nn.Module) -> None:
-    """Refuse to compare a store with another network than its own."""
+    """Raise ChangedError if this is not the network of the store."""
     was, now = old["network"]["fingerprint"], weights_fingerprint(network)
     if was != now:
         raise ChangedError(
-            f"{escape_name(store)} was explained with another network: the fingerprint of that one is {was}, of the "
-            "one "
-            f"given {now}. Give the network of the run."
+            f"{escape_name(store)} was explained with another network: its fingerprint is {was}, and that of the given "
+            f"network is {now}. Give the network of the run."
         )
 
 
 def check_settings(store: Path, old: Mapping[str, Any], work: Work) -> None:
-    """Refuse to compare a store with what other settings give."""
+    """Raise ChangedError if these are not the settings of the store."""
     was, now = old["plan"], _settings(work)
     names = [name for name in {**was, **now} if name in now or name in ("method", "reference", "background")]
     other = [
-        f"{name} was {was.get(name)!r}, and is {now.get(name)!r} now"
-        for name in names
-        if was.get(name) != now.get(name)
+        f"{name} was {was.get(name)!r}, now it is {now.get(name)!r}" for name in names if was.get(name) != now.get(name)
     ]
     if other:
         raise ChangedError(
@@ -336,9 +330,8 @@ def check_settings(store: Path, old: Mapping[str, Any], work: Work) -> None:
 
 def _changed(store: Path, key: str, was: str, now: str) -> str:
     return (
-        f"{escape_name(store)} was begun with another {_WHAT[key]}: its fingerprint was {was}, and is {now} now. "
-        "Write to "
-        "another folder, or go on with what it was begun with."
+        f"{escape_name(store)} was started with another {_WHAT[key]}: its fingerprint was {was}, now it is {now}. "
+        f"Write to another folder, or use the original {_WHAT[key]}."
     )
 
 
@@ -346,7 +339,7 @@ def _changed(store: Path, key: str, was: str, now: str) -> str:
 
 
 def listed(entries: Iterator[Entry], work: Work) -> Iterator[Item]:
-    """Return the items as they are entered, with the numbers of their classes."""
+    """Yield the items for the list, with the numbers of their classes."""
     for number, entry in enumerate(entries):
         yield Item(number, entry.name, entry.place, entry.size, work.label_of.listed(entry.label))
 
@@ -367,15 +360,14 @@ def count_new_items(store: Path, commits: Commits, work: Work, old: Mapping[str,
         label = labels.listed(entry.label)
         if label != expected.label:
             raise ChangedError(
-                f"{escape_name(store)} was begun with other classes: that of {escape_name(entry.name)} was "
-                f"{expected.label}, and "
-                f"is {label} now (−1: none). Write to another folder, or go on with the classes that it was begun with."
+                f"{escape_name(store)} was started with other classes: that of {escape_name(entry.name)} was "
+                f"{expected.label}, now it is {label} (−1: none). Write to another folder, or use the original classes."
             )
         expected = next(known, None)
     if expected is not None:
         was, now = old["inputs"]["fingerprint"], found.hexdigest()
         raise ChangedError(
-            f"{_changed(store, 'inputs', was, now)} The first item that is gone, changed, or no longer where it was: "
+            f"{_changed(store, 'inputs', was, now)} The first item that was removed, changed or moved: "
             f"{escape_name(expected.name)}."
         )
     return new

@@ -94,7 +94,7 @@ class Run:
         self.path = path
         found = manifests.read(path)
         if found is None:
-            raise InputError(f"{escape_name(path)} is no store of a run: there is no {manifests.MANIFEST} in it.")
+            raise InputError(f"{escape_name(path)} is not the store of a run: it has no {manifests.MANIFEST}.")
         self.manifest: dict[str, Any] = found
         each = self.manifest["shard"]
         self._arrays = {one.name: StoredArray(path, one, len(self), each) for one in manifests.fields_in(self.manifest)}
@@ -203,12 +203,12 @@ class Run:
 
     def to_pandas(self) -> Any:
         """Return the table as a pandas.DataFrame, with the names of the items and of their classes."""
-        pandas = optional_package("pandas", "A table is asked for as a DataFrame", "reading")
+        pandas = optional_package("pandas", "tables are returned as a DataFrame of pandas", "reading")
         return pandas.DataFrame(self._named_table())
 
     def to_arrow(self) -> Any:
         """Return the table as a pyarrow.Table, with the names of the items and of their classes."""
-        arrow = optional_package("pyarrow", "A table is asked for as an Arrow table", "reading")
+        arrow = optional_package("pyarrow", "tables are returned as an Arrow table by pyarrow", "reading")
         return arrow.table(self._named_table())
 
     def _named_table(self) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class Run:
         inputs = self.manifest["inputs"]
         if data is None and inputs["kind"] == "dataset":
             raise InputError(
-                "The items came from a Dataset, which the store does not hold: say run.picture(k, dataset)."
+                "The items came from a Dataset, which the store does not hold: use run.picture(k, dataset)."
             )
         content = source_of(inputs["place"] if data is None else data).read(row.name, row.place).data
         if isinstance(content, bytes):
@@ -296,7 +296,7 @@ def _as_picture(values: Any) -> Image.Image:
     if t.ndim == 3 and t.shape[2] == 1:
         t = t[:, :, 0]
     if t.ndim not in (2, 3):
-        raise InputError(f"An item of shape {tuple(t.shape)} is no picture.")
+        raise InputError(f"An item of shape {tuple(t.shape)} is not a picture.")
     if t.dtype != torch.uint8:
         low, high = float(t.min()), float(t.max())
         t = ((t.double() - low) / ((high - low) or 1.0) * 255).round().to(torch.uint8)

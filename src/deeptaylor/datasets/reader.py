@@ -189,7 +189,7 @@ class Reader:
 
     def _photo(self, image: Image.Image) -> Tensor:
         if self.preparation is None:
-            raise InputError("The network came without a preparation: it takes tensors, not pictures.")
+            raise InputError("The network has no preparation: it takes tensors, not pictures.")
         if self.pixels:
             return torch.from_numpy(self.preparation.pixels(image).copy())
         return self.preparation(image)[0][0]
@@ -244,8 +244,8 @@ class Processes:
         except BrokenProcessPool as error:
             raise ProcessesError(
                 f"A process that reads pictures died, at {items[0].name} or at one that was read at the same time: "
-                "there may be too little memory, or a picture crashes the decoder. All that was entered is safe; the "
-                "same command goes on, and without processes= it reads in threads."
+                "there may be too little memory, or a picture crashes the decoder. All saved items are safe; the "
+                "same command continues; without processes= it reads in threads."
             ) from error
         return InputBatch(items, None if pixels is None else self._preparation.inputs(pixels), digests, labels, bad)
 

@@ -28,6 +28,7 @@ from deeptaylor.support.optional import optional_package
 
 __all__ = [
     "ABOUT",
+    "CHANGED",
     "PARTS",
     "PARTS_IN",
     "STATUS",
@@ -63,6 +64,7 @@ ABOUT = "zarr.json"  # in the store and in every array: what zarr reads first
 _MAPS = 8  # heatmaps in a chunk, which is what is read at least; of small ones more
 _CHUNK = 2**17  # bytes that are compressed together at least, where a shard has as many
 _SMALL = 64  # numbers of an item, of which whole shards are compressed together
+CHANGED = "it has changed since it was written"
 _LEVEL = 1  # of zstd
 _CORES = 4  # of which one compresses
 
@@ -124,7 +126,7 @@ def fields_of(
 
 def zarr_package() -> Any:
     """Return the package zarr, which stores are written and read with."""
-    return optional_package("zarr", "A run is kept in a zarr store", "runs")
+    return optional_package("zarr", "runs are stored with zarr", "runs")
 
 
 def create(store: Path, fields: Sequence[Field], items: int, shard: int) -> dict[str, bytes]:
@@ -246,8 +248,8 @@ def _encode_field(one: Field, values: Array, size: int, each: Callable[..., Iter
 
     zarr's own writer gives what reads the same and takes twenty times as long, for a shard has hundreds of chunks.
     """
-    zstd = optional_package("numcodecs.zstd", "A run is kept in a zarr store", "runs").Zstd(level=_LEVEL, checksum=True)
-    checksum = optional_package("google_crc32c", "A run is kept in a zarr store", "runs")
+    zstd = optional_package("numcodecs.zstd", "runs are stored with zarr", "runs").Zstd(level=_LEVEL, checksum=True)
+    checksum = optional_package("google_crc32c", "runs are stored with zarr", "runs")
     whole = np.full((size, *one.shape), one.fill, dtype=np.dtype(one.dtype).newbyteorder("<"))
     whole[: len(values)] = values
     chunk = one.chunk(size)
@@ -335,14 +337,14 @@ def open_arrays(data: bytes) -> Any:
 
 
 def read_checked(store: Path, name: str, shard: ShardRecord) -> bytes:
-    """Read a file of a shard as one piece; raise where it is not what was entered."""
+    """Read a file of a shard as one piece; raise where it has changed since it was written."""
     what = f"{name}, of shard {shard.number},"
     try:
         data = (store / name).read_bytes()
     except OSError as error:
         raise StoreError(describe_damage(store, f"{what} cannot be read: {_why(error)}")) from error
     if shard.digests.get(name) != digests_of(data, 0):
-        raise StoreError(describe_damage(store, f"{what} is not what was written"))
+        raise StoreError(describe_damage(store, f"{what} has changed since it was written"))
     return data
 
 
@@ -361,7 +363,7 @@ def _damage(store: Path, name: str, digests: Sequence[Any]) -> str:
         with contextlib.suppress(ValueError, OverflowError):  # an index that says nonsense
             if digests_of(data, len(digests) - 2) == list(digests):
                 return ""
-    return f"{name}: it is not what was written"
+    return f"{name}: {CHANGED}"
 
 
 def is_there(store: Path, shard: ShardRecord, names: Iterable[str]) -> bool:
@@ -473,7 +475,7 @@ class StoredArray:
         made[places[there]] = saved[inside[there]]
 
     def _read_chunks(self, commits: Commits, entered: ShardRecord, inside: Array, made: Array, places: Array) -> None:
-        zstd = optional_package("numcodecs.zstd", "A run is kept in a zarr store", "runs").Zstd()
+        zstd = optional_package("numcodecs.zstd", "runs are stored with zarr", "runs").Zstd()
         name = _file(self.field, entered.number)
         kind = self.dtype.newbyteorder("<")
         digests = entered.digests.get(name, [])
@@ -484,11 +486,11 @@ class StoredArray:
         try:
             with (self.store / name).open("rb") as file:
                 if os.fstat(file.fileno()).st_size != digests[0]:
-                    raise self._damaged(commits, entered.number, 0, self.shard, "it has another size than was written")
+                    raise self._damaged(commits, entered.number, 0, self.shard, "its size has changed")
                 file.seek(-_index_size(count), os.SEEK_END)
                 index = file.read()
                 if _hash(index) != digests[-1]:
-                    raise self._damaged(commits, entered.number, 0, self.shard, "its index is not what was written")
+                    raise self._damaged(commits, entered.number, 0, self.shard, "its index has changed")
                 where = np.frombuffer(index[:-4], "<u8").reshape(-1, 2)
                 chunks = inside // each
                 for chunk in np.unique(chunks).tolist():
@@ -496,7 +498,7 @@ class StoredArray:
                     data = file.read(int(where[chunk, 1]))
                     if _hash(data) != digests[1 + chunk]:
                         first = chunk * each
-                        raise self._damaged(commits, entered.number, first, first + each, "it is not what was written")
+                        raise self._damaged(commits, entered.number, first, first + each, CHANGED)
                     rows = np.frombuffer(zstd.decode(data), kind).reshape(each, *self.field.shape)
                     of = np.flatnonzero(chunks == chunk)
                     made[places[of]] = rows[inside[of] - chunk * each]
@@ -543,6 +545,6 @@ def room(store: Path, needed: int) -> None:
 def no_room(store: Path, more: str = "") -> str:
     """Return what to report of a full disk."""
     return (
-        f"There is no room in {escape_name(store)}{more}. All that was entered so far is safe; make room, and the same "
-        "command goes on."
+        f"There is no room in {escape_name(store)}{more}. All saved items are safe; free some space, and the same "
+        "command continues."
     )

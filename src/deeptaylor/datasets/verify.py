@@ -14,7 +14,7 @@ from deeptaylor.datasets.commits import LEDGER, Commits, Item, Lock, StoreError,
 from deeptaylor.datasets.explain_dataset import begin, settle
 from deeptaylor.datasets.items import Entry, Labels, source_of
 from deeptaylor.datasets.open_dataset import Run, open_dataset
-from deeptaylor.datasets.store import STATUS, damaged_files, files_of
+from deeptaylor.datasets.store import CHANGED, STATUS, damaged_files, files_of
 from deeptaylor.datasets.work import Work
 from deeptaylor.support.files import write_whole
 
@@ -52,17 +52,15 @@ def examine(store: Path) -> StoreCheck:
         fields, count = manifests.fields_in(manifest), manifests.shards_in(manifest)
         if (wrong := commits.faults()) != "":
             raise StoreError(describe_loss(store, LEDGER, wrong))
-        faults += [f"{name}: it is not what was written" for name in manifests.damaged_abouts(store, commits, fields)]
-        faults += [
-            f"{LEDGER}: the row of item {k} is not what was entered" for k in commits.damaged_items(manifest["items"])
-        ]
+        faults += [f"{name}: {CHANGED}" for name in manifests.damaged_abouts(store, commits, fields)]
+        faults += [f"{LEDGER}: the row of item {k} has changed" for k in commits.damaged_items(manifest["items"])]
         faults += [f"{LEDGER}: there is a row for shard {k}, of {count}" for k in commits.other_shards(count)]
         damaged: list[int] = []
         for shard in range(count):
             try:
                 entered = commits.shard(shard)
             except StoreError:
-                found = [f"{LEDGER}: the row of shard {shard} is not what was entered"]
+                found = [f"{LEDGER}: the row of shard {shard} has changed"]
             else:
                 found = damaged_files(store, entered, files_of(shard, fields, manifest["also"]))
             faults += found
@@ -83,8 +81,8 @@ def _manifest(store: Path, commits: Commits) -> tuple[dict[str, Any], list[str]]
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(describe_loss(store, manifests.MANIFEST)) from error
     if kept is None:
-        return manifest, [f"{LEDGER}: the row of {manifests.MANIFEST} is not what was entered"]
-    return manifest, [f"{manifests.MANIFEST}: it is not what was written"] * (data != kept)
+        return manifest, [f"{LEDGER}: the row of {manifests.MANIFEST} has changed"]
+    return manifest, [f"{manifests.MANIFEST}: {CHANGED}"] * (data != kept)
 
 
 def repair(store: Path) -> StoreCheck:

@@ -71,7 +71,7 @@ class MeanMaps:
         across = min(_ACROSS, len(maps))
         down = -(-len(maps) // across)
         title = f"The mean heatmap of {_classes(len(maps))}"
-        caption = ["Over the items that were explained; each in a colour scale of its own."]
+        caption = ["Mean over the explained items; each map has its own colour scale."]
         with figure_style():
             figure = new_figure(across * _MAP, down * (_MAP + 0.4), title, caption, size)
             for k, (R, name) in enumerate(zip(maps, self._titles(), strict=True)):
@@ -192,7 +192,7 @@ class View:
         keep = np.ones(len(self), bool)
         table = self.table
         if right is not None:
-            self._need_labels("right and wrong answers cannot be told apart")
+            self._need_labels("right and wrong answers cannot be distinguished")
             keep &= (table["label"] >= 0) & ((table["prediction"] == table["label"]) == right)
         for name, wanted in asked.items():
             keep &= self._fits(name, _column(table, name), wanted)
@@ -232,8 +232,8 @@ class View:
         waiting = self._all["status"] == list(self.run.statuses).index("waiting")
         if not waiting.all() and not (self._all["label"] >= 0).any():
             raise InputError(
-                f"The items' own classes are not known, so {otherwise}. A run knows them where pictures lie in folders "
-                "that are called as the network's classes, or where a list or a Dataset says them."
+                f"The items' own classes are not known, so {otherwise}. They are known if folders are named like the "
+                "network's classes, or if a list or a Dataset gives them."
             )
 
     def by(self, column: str, descending: bool = True) -> View:

@@ -103,7 +103,7 @@ class Work:
     def rows(self, batch: InputBatch) -> BatchRows:
         """Explain a batch; what cannot be is told with its reason, and changes nothing for the others."""
         if self.target == LABEL:
-            why = Failure(REFUSED, "The item has no class that the network knows, and its own was asked for.")
+            why = Failure(REFUSED, "The target is the item's own class, which is not known.")
             batch.set_aside({k: why for k, label in enumerate(batch.labels) if label < 0 and k not in batch.bad})
         x = self.moved(batch.x)
         if x is None:

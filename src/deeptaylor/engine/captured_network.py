@@ -451,7 +451,7 @@ class CapturedNetwork(nn.Module):
             return
         there = (device if own.device == was[0] else own.device, dtype if own.dtype == was[1] else own.dtype)
         if there != (own.device, own.dtype):
-            note = f"The network was moved to {device} as {dtype}; its explainer follows, and takes inputs like it."
+            note = f"The network was moved to {device} as {dtype}; its explainer was moved with it; inputs must match."
             warn(note)
             self.to(device=there[0], dtype=there[1])
             self._move_note = note
@@ -688,7 +688,7 @@ def explain_in_parts(
         if batch.inputs[0].is_cuda:
             torch.cuda.empty_cache()
         if one:
-            warn("A sample does not fit into memory; less is kept and more computed again from now on.")
+            warn("A sample does not fit into memory; from now on fewer values are stored and more are recomputed.")
             keep_less()
         else:
             size = (size + 1) // 2

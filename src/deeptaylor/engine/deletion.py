@@ -194,9 +194,7 @@ def find_fill(named: str | Fill) -> Fill:
     if callable(named):
         return named
     if named not in FILLS:
-        raise InputError(
-            f"There is no fill called {named!r}; there are {', '.join(FILLS)}, or any function of a batch."
-        )
+        raise InputError(f"There is no fill called {named!r}; use {', '.join(FILLS)}, or a function of a batch.")
     return FILLS[named]
 
 

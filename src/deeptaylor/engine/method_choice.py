@@ -116,7 +116,7 @@ def choose_by_graph(engine: Engine, inputs: Sequence[Tensor]) -> Choice | None:
     if unusual is None:
         return Choice(DEEP_TAYLOR, "the network consists of rectified detectors and pooling, which its rules are for")
     if len(engine.layout[engine.planned.output].sizes) > 2:
-        return Choice(DEEP_TAYLOR, "the output has places, and its relevance starts at the place that is asked about")
+        return Choice(DEEP_TAYLOR, "the output has positions, and relevance starts at the position that is explained")
     if engine.fixed_batch is not None:
         return Choice(DEEP_TAYLOR, "the network takes a fixed number of samples, so no other method was tested")
     return None

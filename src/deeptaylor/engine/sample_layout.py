@@ -500,12 +500,12 @@ def _shape_for_two(node: Node) -> list[int]:
 def _make_mixing_error(node: Node) -> MismatchError:
     """Return the error for an operation that mixes samples."""
     return MismatchError(
-        f"A sample's output depends on the other samples of its batch, so that no sample has a map of its own: "
+        f"The output of a sample depends on the other samples of its batch, so no sample has a map of its own: "
         f"{op_name(node)} computes across the samples, at {describe_node(node)}\n"
-        "What to do: compute it for each sample, over the other axes alone: v.abs().amax((1, 2, 3), keepdim=True) "
-        "for v.abs().max(), v.mean(1) for v.mean(0). Give what belongs to no sample as a buffer of the network. If the "
-        "first axis of the input does not count samples, explain a module that moves it, network(x.transpose(0, 1)); "
-        "give a single sample as a batch of one, x.unsqueeze(0)."
+        "What to do: compute it for each sample, over the other axes only: v.abs().amax((1, 2, 3), keepdim=True) "
+        "instead of v.abs().max(), or v.mean(1) instead of v.mean(0). Make values that belong to no sample a buffer of "
+        "the network. If the first axis of the input does not count samples, explain a module that moves it, "
+        "network(x.transpose(0, 1)); give a single sample as a batch of one, x.unsqueeze(0)."
     )
 
 
@@ -517,9 +517,9 @@ def check_samples(captured: CapturedGraph, layout: Mapping[str, Layout], explain
         node = next(n for n in captured.graph.nodes if n.name == lost)
         given = ", ".join(str(tuple(shape_of(n)[1:])) for n in captured.inputs)
         raise PlanError(
-            f"The first axis of the input counts samples (here each of shape {given}), but in the shape "
-            f"{tuple(shape_of(node))} of {describe_node(node)} they have no axis. What to do: give one sample "
-            "as a batch of one, x.unsqueeze(0); wrap a network that takes samples along another axis (sequence first) "
-            "in a module whose forward is network(x.transpose(0, 1)); and one that takes a single sample without a "
-            "batch in one whose forward is network(x.reshape(the shape of a sample)).unsqueeze(0)."
+            f"The first axis of the input counts samples (here each of shape {given}), but the shape "
+            f"{tuple(shape_of(node))} of {describe_node(node)} has no axis for samples. What to do: give one sample as "
+            "a batch of one, x.unsqueeze(0). If the network takes samples along another axis (sequence first), wrap it "
+            "in a module with the forward network(x.transpose(0, 1)). If it takes a single sample without a batch, use "
+            "the forward network(x.reshape(the shape of a sample)).unsqueeze(0)."
         )

@@ -527,7 +527,7 @@ def find_inner_value(engine: Engine, layer: str, side: Side = "output") -> str:
         name = captured.current_name(captured.module_outputs.get(path, path))
         if name not in computed:
             raise BoundaryError(
-                f"The output of {path!r} is not computed by itself: it is part of a larger operation, or a constant. "
+                f"The output of {path!r} is not computed separately: it is part of a larger operation, or a constant. "
                 "Name the layer around it."
             )
     else:

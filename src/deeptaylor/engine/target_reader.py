@@ -193,7 +193,7 @@ def _check_random(score: ScoreFunction, output: Tensor, graph: fx.GraphModule | 
     if drawn or any(first is not None and other is not None and not _is_close(first, other) for other in again):
         raise TargetError(
             "The callable target gives another result each time it is called: does it draw random numbers, or count "
-            "its calls? There is no one score to explain. Make it a function of the output alone, for example with "
+            "its calls? There is no single score to explain. Make it a function of the output alone, for example with "
             "numbers that are drawn once, outside of it."
         )
 

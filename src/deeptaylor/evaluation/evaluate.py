@@ -117,7 +117,7 @@ def evaluate(
     chosen, judges = choose_methods(methods, domain), choose_metrics(metrics)
     classes = replace_names(classes, model.class_index if isinstance(model, Pretrained) else None)
     if masks is None and any(type(m) is Inside for m in judges.values()):
-        raise InputError("inside needs to know where the truth lies: give masks=, (samples, height, width).")
+        raise InputError("inside needs the true regions: give masks=, (samples, height, width).")
     notes: list[str] = []
     if not isinstance(data, Tensor):
         if not isinstance(model, Pretrained):
@@ -192,7 +192,7 @@ def _case(network: nn.Module, x: Tensor, classes: Any, masks: Tensor | None, bat
     if not isinstance(out, Tensor) or out.ndim > 2 or len(out) != 1:
         shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise InputError(
-            f"Evaluation asks for classes, (batch, classes), or one number per sample; the network gives {shape}."
+            f"Evaluation needs classes, (batch, classes), or one number per sample; the network gives {shape}."
         )
     count = out.numel()
     if classes is None:
@@ -246,7 +246,7 @@ def choose_metrics(asked: str | Sequence[str | Metric]) -> dict[str, Metric]:
     kinds = [m.name for m in judges]
     named = {m.name if kinds.count(m.name) == 1 else _with_settings(m): m for m in judges}
     if len(named) < len(judges):
-        raise InputError(f"Some metrics are asked for twice: {', '.join(k for k in METRICS if kinds.count(k) > 1)}.")
+        raise InputError(f"Some metrics are given twice: {', '.join(k for k in METRICS if kinds.count(k) > 1)}.")
     return named
 
 
@@ -361,10 +361,10 @@ class Photographs:
 def load_photographs(folder: Path, model: Pretrained, most: int | None = None) -> Photographs:
     """Load every photograph below a folder, preprocessed for a network."""
     if not folder.is_dir():
-        raise InputError(f"{escape_name(folder)} is no folder of photographs.")
+        raise InputError(f"{escape_name(folder)} is not a folder of photographs.")
     files = _sample_files([f for f in folder.rglob("*") if f.suffix.lower() in PICTURE_SUFFIXES and f.is_file()], most)
     if not files:
-        raise InputError(f"There are no photographs in {escape_name(folder)} ({', '.join(sorted(PICTURE_SUFFIXES))}).")
+        raise InputError(f"There are not photographs in {escape_name(folder)} ({', '.join(sorted(PICTURE_SUFFIXES))}).")
     inputs, said, kept, unread = [], list[int | None](), list[Path](), list[str]()
     unnamed: list[str] = []
     for file in files:

@@ -133,7 +133,7 @@ class RandomLogit:
     by: Callable[[Tensor, Tensor], Tensor] = spearman
 
     name = "random logit"
-    about = "rank correlation of the map with that of another class, drawn at random: 1 for a map that knows no class"
+    about = "rank correlation of the map with that of a random other class: 1 if the map does not depend on the class"
     higher = False
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:
@@ -153,7 +153,7 @@ class RandomLogitSSIM(RandomLogit):
     by: Callable[[Tensor, Tensor], Tensor] = ssim
 
     name = "random logit ssim"
-    about = "structural similarity of the map and that of another class, drawn at random: 1 for one that knows no class"
+    about = "structural similarity to the map of a random other class: 1 if the map does not depend on the class"
 
 
 # --- pointing ---------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Inside:
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:
         if case.inside is None:
-            raise InputError(f"{self.name} needs to know where the truth lies: give masks, (samples, height, width)")
+            raise InputError(f"{self.name} needs the true regions: give masks, (samples, height, width)")
         positive = R.clamp(min=0).to(torch.float64).flatten(1)
         held, all_of_it = (positive * case.inside.to(R.device).flatten(1)).sum(1), positive.sum(1)
         return Measurement(torch.where(all_of_it > 0, held / all_of_it, torch.nan))
@@ -413,7 +413,7 @@ class Complexity:
     bins: int = BINS
 
     name = "emprt"
-    about = "relative rise of the map's complexity when all parameters are randomised: above 0 for a map that notices"
+    about = "relative rise of the map's complexity when all weights are randomised: above 0 if the map depends on them"
     higher = True
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:
@@ -547,7 +547,7 @@ def _noise(case: Case) -> Tensor:
 # How much does a map move when the input moves by little? Continuity: the picture is shifted sideways, the largest ‖R −
 # R'‖₁ / ‖x − x'‖₂ (Montavon et al., 2018). Max-sensitivity: a little noise is added, the largest relative change of the
 # map, as a multiple of the input's. Inputs that were moved stay within the range of each channel: some methods raise an
-# error for what is no picture.
+# error for what is not a picture.
 # Quantus 0.6 has the first, with shifts up to the whole width, after which nothing of the picture is left; it ignores
 # the baseline that it is given, fills in the smallest value of all channels, and scales maps by the largest value of
 # the whole batch. Here shifts are a few pixels, and maps are scaled one by one. Its MaxSensitivity is the second
@@ -576,7 +576,7 @@ class Continuity:
     shifts: tuple[int, ...] = SHIFTS
 
     name = "continuity"
-    about = "how much the map changes when the picture is shifted by a few pixels, at most: 0 for a map that never does"
+    about = "how much the map changes when the picture is shifted by a few pixels, at most: 0 if it never changes"
     higher = False
 
     def measure(self, case: Case, R: Tensor, method: Maps) -> Measurement:

@@ -104,7 +104,7 @@ class Evaluation:
         samples = self.about.get("samples", "?")
         return (
             f"<Evaluation of {methods} method(s) on {samples} sample(s){failed}; print it for the intervals\n"
-            f"  first, or not to be told apart from it, by {'; by '.join(best) or 'no metric'}>"
+            f"  best, or not distinguishable from the best, by {'; by '.join(best) or 'no metric'}>"
         )
 
     def __str__(self) -> str:
@@ -165,9 +165,9 @@ def _numbers(values: Sequence[float | None]) -> Array:
 
 
 _LEAD = (
-    "Each method explained the same inputs, and each metric asked the network itself whether the map is true. Beside a "
-    "mean stands its 95 % interval (the middle 95 % of the means of samples drawn anew). Methods whose interval "
-    "overlaps that of the first are marked: the numbers do not tell them apart."
+    "Each method explained the same inputs. Each metric then tested the maps on the network itself. Every mean has its "
+    "95 % interval (the middle 95 % of the means of resampled inputs). A method is marked if its interval overlaps "
+    "that of the first: the numbers do not distinguish the two."
 )
 
 
@@ -201,7 +201,7 @@ def _parts(evaluation: Evaluation, metric: str) -> list[report.Part]:
     about, higher = evaluation.metrics[metric]
     ranked, first = evaluation.ranked(metric), evaluation.leaders(metric)
     best = {True: "high is good", False: "low is good", None: "neither high nor low is good"}[higher]
-    rows = [(s.method, *_cells(s), "first, or not told apart from it" if s.method in first else "") for s in ranked]
+    rows = [(s.method, *_cells(s), "best, or not distinguishable from it" if s.method in first else "") for s in ranked]
     table = report.Table(f"{about} ({best}).", ("method", "mean", "95 % interval", "inputs", ""), rows)
     pictures: list[report.Part] = []
     if ranked and ranked[0].curves:
@@ -232,7 +232,7 @@ def curves(ranked: list[Scores]) -> bytes:
         panel.set_title(kind)
         panel.set_xlabel("share of the regions")
         panel.grid(alpha=0.3)
-    drawn.axes[0].set_ylabel("what the network says of the class, mean")
+    drawn.axes[0].set_ylabel("mean probability of the class")
     drawn.axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     data = io.BytesIO()
     drawn.savefig(data, format="png", dpi=120)

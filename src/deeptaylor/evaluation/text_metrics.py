@@ -54,10 +54,12 @@ class Texts:
         if len(shapes) != 1 or self.tokens.ndim != 2:
             raise InputError(f"Tokens, mask and words have one shape (texts, tokens); got {sorted(shapes)}.")
         if self.words.dtype is not torch.bool or bool((self.words & (self.mask == 0)).any()):
-            raise InputError("`words` is True for tokens that may be taken away; what the mask hides is none of them.")
+            raise InputError(
+                "`words` is True for tokens that may be removed; it must be False for tokens that the mask hides."
+            )
         if not bool(self.words.any(1).all()):
             bare = int((~self.words.any(1)).nonzero()[0])
-            raise InputError(f"Text {bare} has no token that may be taken away.")
+            raise InputError(f"Text {bare} has no token that may be removed.")
 
     def without(self, numbers: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens and mask of these texts without the tokens where `away` is True."""

@@ -230,8 +230,8 @@ def _export(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Any, Any, lis
                 raise dynamic_error from None
             raise CaptureError(explain_capture_failure(dynamic_error, model)) from strip_traceback(dynamic_error)
         note = (
-            f"The batch size could not be left free and is fixed at {inputs[0].shape[0]}; other sizes are "
-            f"captured anew ({str(dynamic_error).strip().splitlines()[0][:160]})"
+            f"The batch size could not be kept free and is fixed at {inputs[0].shape[0]}; each other size is "
+            f"captured separately ({str(dynamic_error).strip().splitlines()[0][:160]})"
         )
         return program, int(inputs[0].shape[0]), [note]
 
@@ -283,7 +283,7 @@ def _reject_random(captured: CapturedGraph) -> None:
     if drawing:
         lines = "".join(f"\n  {n.target._schema.name.split('::')[1]}: at {describe_node(n)}" for n in drawing)
         raise PlanError(
-            f"The network draws random numbers in eval mode, so that there is no one score to explain:{lines}\n"
+            f"The network draws random numbers in eval mode, so that there is no single score to explain:{lines}\n"
             "What to do: draw them in training mode only (if self.training: …), or keep one draw as a buffer."
         )
 

@@ -116,7 +116,7 @@ def map_distance(
         theirs = other.detach()
     if theirs.shape != r.shape:
         raise InputError(
-            f"The maps have shape {tuple(r.shape)}, and the others {tuple(theirs.shape)}; give them alike."
+            f"The maps have shape {tuple(r.shape)}, and the others {tuple(theirs.shape)}; give the same shapes."
         )
     return _reduce(_distance(r, _divide_by_sum(theirs.to(r))), reduction)
 
@@ -164,10 +164,10 @@ def _read_map(explainer: Explainer, x: Any, labels: Any, target: Any, how: dict[
     own = [k for k, t in enumerate(example) if t.is_floating_point() or engine.planned.inputs[k] in engine.token_limits]
     if len(own) != 1:
         raise InputError(
-            f"The network has {len(own)} inputs with maps; a loss is of one. Make yours of explainer.relevance."
+            f"The network has {len(own)} inputs with maps, but a loss takes one. Build it from explainer.relevance."
         )
     if maps[own[0]].ndim > example[own[0]].ndim:
-        raise TargetError("A loss is of one map per sample; this target asks for several.")
+        raise TargetError("A loss needs one map per sample; this target gives several.")
     return maps[own[0]]
 
 
@@ -215,7 +215,7 @@ def _fit_mask(mask: Tensor, R: Tensor, channels: int) -> Tensor:
         ways = dict.fromkeys([tuple(R.shape), sample, *([places, (batch, *places)] if R.ndim > 2 else [])])
         raise InputError(
             f"The mask has shape {shape}; for these maps it has {', '.join(map(str, ways))}: one of all samples, or "
-            "one each, with or without channels. Axes of length 1 tell apart what is ambiguous."
+            "one each, with or without channels. If a shape is ambiguous, add axes of length 1."
         )
     fitted = fitted.to(R)
     if bool(((fitted < 0) | (fitted > 1)).any()):

@@ -191,8 +191,8 @@ class RelevanceModel:
         f, above = float(whole.score.clamp(min=0).sum()), float(whole.at(self.place.upper).sum())
         if f and abs(f - above) > 0.01 * f:
             notes.append(
-                f"{1 - above / f:.1%} of the score is not in the layer above {self.layer!r}: biases hold it, or it "
-                "takes another way. The model does not see it."
+                f"{1 - above / f:.1%} of the score is not in the layer above {self.layer!r}: biases absorbed it, "
+                "or it takes another path. The model does not see it."
             )
         return make_explanation(METHOD, R, whole.score, target, tuple(notes))
 

@@ -112,7 +112,7 @@ def explain(
         model = load(model, tokenizer=tokenizer)
     if isinstance(model, TextModel):
         if domain is not None or rules or first is not None:
-            raise InputError("Domain and rules are for other networks; one that reads texts is told its method=.")
+            raise InputError("domain=, rules= and first= are not for networks that read texts; use method=.")
         if background is not None:
             raise InputError("background= is for tables; a text is compared with reference=, see dt.TextExplainer.")
         if class_names is not None:
@@ -168,9 +168,9 @@ def _add_names(
 
 def _table_reference(model: Any, settings: Mapping[str, Any], domain: Any, reference: Any) -> Any:
     """Return what rows of a table are compared with: the mean row, or the reference that is given."""
-    rules = "For a deep Taylor decomposition by rules, say method='deep-taylor'."
+    rules = "For a deep Taylor decomposition by rules, use method='deep-taylor'."
     if domain is not None or any(settings[name] is not None for name in _RULE_SETTINGS):
-        raise InputError(f"A row of a table is compared with the mean row, which takes no domain and no rules. {rules}")
+        raise InputError(f"Rows of a table are compared with the mean row, without domain and rules. {rules}")
     return _mean_row(model.feature_names, settings["background"], rules) if reference is None else reference
 
 
@@ -256,7 +256,7 @@ def similarity(model: TextModel, a: Any, b: Any, *, dot: bool = False, reference
     """
     if not isinstance(model, TextModel):
         raise InputError(
-            f"A similarity is asked of a network with its tokenizer, as dt.load gives it; got {type(model).__name__}."
+            f"A similarity needs a network loaded with its tokenizer, dt.load(…); got {type(model).__name__}."
         )
     return model.similarity(a, b, dot, reference)
 
@@ -287,8 +287,8 @@ def contrast(
     """
     if isinstance(model, TextModel):
         raise InputError(
-            "A contrast is of networks that read pictures or numbers. What speaks for one class of a text rather than "
-            "for another is dt.explain(p, text, target=…, against=…)."
+            "dt.contrast is for networks that read pictures or numbers. To compare two classes of a text, use "
+            "dt.explain(p, text, target=…, against=…)."
         )
     settings = {
         "method": method, "reference": reference, "rules": rules, "first": first, "bias": bias, "max_pool": max_pool,

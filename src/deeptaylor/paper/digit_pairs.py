@@ -202,7 +202,7 @@ class PairSampler:
         self._moved = padded.to(device).unfold(1, SIDE, 1).unfold(2, SIDE, 1)
 
     def sample(self, count: int, generator: torch.Generator) -> Pairs:
-        """That many pairs, drawn with this generator."""
+        """Draw so many pairs with this generator."""
         if count < 1:
             raise PairsError(f"the number of pairs is at least 1; got {count}")
         if generator.device.type != "cpu":

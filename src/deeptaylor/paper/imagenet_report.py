@@ -316,15 +316,16 @@ def warn_of_biases(found: Numbers) -> list[str]:
 
 
 def _name_network(of: Numbers) -> str:
-    return str(of["title"]) if of["title"] == of["place"] else f"{of['title']} in the place of {of['place']}"
+    return str(of["title"]) if of["title"] == of["place"] else f"{of['title']} instead of {of['place']}"
 
 
 def _write_summary(found: Numbers) -> Section:
-    meaning = """What the paper says of all its pictures is asked of all photographs here: one that does otherwise makes
-        it hold in part. Deep Taylor is the paper's rule throughout (method="paper"): positive biases are neurons,
-        averages are pooling, max pooling shares in proportion. What is ours is named ours and judges nothing."""
-    checked = """That scores are accounted for and no pixel of deep Taylor is negative is checked while this page is
-        made; without that it would not be here."""
+    meaning = """If the paper states something about all its pictures, it is tested here on all photographs. If it fails
+        for one, it holds in part. Deep Taylor always means the paper's rules (method="paper"): positive biases are
+        neurons, averages are pooling, max pooling shares in proportion. Results of our own methods are marked as ours
+        and decide no verdict."""
+    checked = """While this page is made, two things are checked: scores are accounted for, and no pixel of deep Taylor
+        is negative. If a check fails, there is no page."""
     own = tabulate_claims(found["claims"])
     return Section(
         "What the paper says, and what holds here",
@@ -345,8 +346,8 @@ def _write_networks(found: Numbers) -> Section:
     text = """Training-free relevance model: zB in the first convolution, z⁺ above, positive biases as neurons,
         normalisation bypassed or folded into the layer before it, relevance summed over the three colour channels."""
     if others:
-        text += f""" The weights of {" and ".join(of["place"] for of in others)} lie in no package; they
-            are taken from files (--caffenet, --googlenet). {" and ".join(of["title"] for of in others)} stand in:
+        text += f""" The weights of {" and ".join(of["place"] for of in others)} are in no package; they
+            are read from files (--caffenet, --googlenet). {" and ".join(of["title"] for of in others)} stand in:
             pictures can be compared with the paper's in kind only. No package holds two networks without batch
             normalisation whose first strides differ, as the paper's do."""
     indices = [of["class_indices"] for of in networks]
@@ -380,8 +381,8 @@ def _write_heatmaps(found: Numbers, figures: Figures) -> Section:
         for the class. Each map has its own colour scale, full colour at its 99.5th percentile: compare where the colour
         is, not how strong. {_count_rows(found)}"""
     alt = "Photographs and their heatmaps by sensitivity analysis and deep Taylor decomposition, for two networks"
-    text = """The first table has how few pixels, the hottest ones, hold half of a map, and what tells noise from areas.
-        It does not say that it is the object that is covered."""
+    text = """The first table shows how many of the hottest pixels hold half of a map, and a measure of noise. It does
+        not show that these pixels cover the object."""
     parts: list[Part] = [ReportPicture(figures["figure10"], caption, alt, photo=True), text, tabulate_noise(found)]
     boxes = tabulate_objects(found)
     return Section("Heatmaps (figure 10)", [*parts, boxes] if boxes.rows else parts)
@@ -414,8 +415,8 @@ def _write_two_instances(found: Numbers, figures: Figures) -> Section:
         copy. Look for both copies in red: “The heatmaps are able to detect two instances of the same object within a
         same image”. {_count_rows(found)}"""
     text = f"""Explained is the class of the photograph itself; it is still the most probable one when there are two
-        small copies for {still} of {len(found["photographs"])} photographs. Beside it, the same place left empty: what
-        a place gets without an object; and another photograph there: what it gets with something else. {
+        small copies for {still} of {len(found["photographs"])} photographs. Two more pictures leave the second place
+        empty, and put another photograph there: what a place gets without the object. {
         "Sensitivity, too, gives both copies more than an empty place." if as_well else ""
     } """
     alt = "Pictures with two copies of an object and their heatmaps"

@@ -58,8 +58,8 @@ def judge_paper(found: Numbers) -> list[Verdict]:
             FIGURE_10,
             "This confuses the network and the heatmapping procedure, and in that case, a significant amount of "
             "relevance is lost to the background.",
-            f"It is said of the sheep and the scooter, {PHOTOGRAPHS['sheep']} and {PHOTOGRAPHS['scooter']}, which are "
-            "not here.",
+            f"The paper states this about the sheep and the scooter, {PHOTOGRAPHS['sheep']} and "
+            f"{PHOTOGRAPHS['scooter']}, which are not available here.",
             _caveat(found),
             _require_little_outside(found),
         ),
@@ -293,7 +293,7 @@ def _judge_quality(found: Numbers) -> list[Verdict]:
     )
     if away:
         names = " and ".join(of["place"] for of in away)
-        why = f"It is said of CaffeNet and GoogLeNet; the weights of {names} are not here. {said}"
+        why = f"The paper states this about CaffeNet and GoogLeNet; the weights of {names} are not here. {said}"
         return [leave_open(FIGURE_10, quote, why, _caveat(found), [criterion]) for quote in (better, truly)]
     return [judge(FIGURE_10, quote, [criterion], "It has not.", said, _caveat(found)) for quote in (better, truly)]
 
@@ -309,7 +309,7 @@ def _judge_parts(found: Numbers) -> Verdict:
         FIGURE_10,
         "Heatmaps identify the dorsal fin of the shark, the head of the cat, the flame above the matchsticks, or the "
         "wheels of the motorbike.",
-        f"It is said of four photographs that are not here: {names}.{own if any(parts.values()) else ''}",
+        f"The paper states this about four photographs that are not here: {names}.{own if any(parts.values()) else ''}",
         _caveat(found),
         [
             Criterion(
@@ -333,7 +333,7 @@ def _judge_instances(found: Numbers) -> Verdict:
     )
     if len(found["photographs"]) < 2:
         return leave_open(
-            FIGURE_10, quote, "There is no second photograph to put in the place of a copy.", _caveat(found)
+            FIGURE_10, quote, "There is no second photograph to replace one of the copies with.", _caveat(found)
         )
     of = found["differences"]["second"]
     criterion = require_differences(
@@ -360,7 +360,8 @@ def _judge_distractors(found: Numbers) -> list[Verdict]:
         FIGURE_10,
         "[…] such as the horizontal lines above the cat's head, the wood pattern behind the matches, or the grass "
         "behind the motorcycle.",
-        f"It is said of {', '.join(PHOTOGRAPHS[key] for key in ('cat', 'matches', 'motorcycle'))}; they are not here.",
+        "The paper states this about photographs that are not available here: "
+        f"{', '.join(PHOTOGRAPHS[key] for key in ('cat', 'matches', 'motorcycle'))}.",
         caveat,
         _require_little_outside(found),
     )
@@ -430,7 +431,7 @@ def _judge_zoom(found: Numbers) -> list[Verdict]:
             ZOOM,
             "On a global scale, the heatmapping method recognizes the characteristic outline of the volcano.",
             f"""The photograph of the volcano is not here; the paper does not name it. On these photographs pixels 1 to
-            4 beside strong edges have this many times the mean relevance, on the darker and the brighter side:
+            4 from strong edges have this many times the mean relevance, on the darker and the brighter side:
             {outline}.""",
             caveat,
             [edge],
@@ -605,9 +606,11 @@ def _judge_lrp(found: Numbers) -> list[Verdict]:
         f"In the boxes around the objects LRP has {shares} of its positive relevance." if _knows_objects(found) else ""
     )
     away = {of["place"] for of in _stand_ins(found)}
-    open_well = f"It is said of CaffeNet, whose weights are not here. {said}" if "CaffeNet" in away else _UNKNOWN
-    open_sparse = f"""It is said of GoogLeNet, whose weights are not here. Half of the positive relevance lies on this
-        share of the pixels: {concentrated}."""
+    open_well = (
+        f"The paper states this about CaffeNet. Its weights are not here. {said}" if "CaffeNet" in away else _UNKNOWN
+    )
+    open_sparse = f"""The paper states this about GoogLeNet. Its weights are not here. Half of the positive relevance
+        lies on this share of the pixels: {concentrated}."""
     first, second = found["networks"].values()
     of_first, of_second = (shares[0] for shares in few.values())
     sparser = Criterion(
@@ -645,7 +648,7 @@ def _judge_lrp(found: Numbers) -> list[Verdict]:
 def _judge_irrelevant(found: Numbers) -> Verdict:
     quote = "They also tend to assign very little evidence to irrelevant parts of the image."
     if len(found["photographs"]) < 2:
-        return leave_open(SUPPLEMENT, quote, "There is no second photograph to put beside one.", _caveat(found))
+        return leave_open(SUPPLEMENT, quote, "There is no second photograph to put next to the first.", _caveat(found))
     gray = describe_networks(
         found,
         lambda key, _: " and ".join(format_percent(found["twice"][key][m]["gray_mean"]) for m in ("lrp", PAPER)),

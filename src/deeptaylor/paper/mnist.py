@@ -84,7 +84,7 @@ def read_numbers(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise CompareError(f"{file} holds no numbers of such an experiment: {error}") from error
+        raise CompareError(f"{file} does not hold the numbers of this experiment: {error}") from error
     if "methods" not in found:
         raise CompareError(f"{file} holds no numbers of such an experiment.")
     return found
@@ -300,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="cpu", help="that training runs on: cpu or cuda (%(default)s)")
     add("--compare", type=Path, metavar="NUMBERS", help="numbers.json of another run, to be compared with")
     add("--again", action="store_true", help="compute everything anew")
-    add("--quick", action="store_true", help="little of everything, to see that it runs")
+    add("--quick", action="store_true", help="a small version of everything, to test that it runs")
     return parser
 
 

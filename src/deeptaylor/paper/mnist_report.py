@@ -88,10 +88,10 @@ Figures = Mapping[str, Path]
 def write_report(found: Numbers, figures: Figures) -> str:
     """The whole page."""
     versions = found["versions"]
-    lead = f"""Deep Taylor decomposition (Montavon et al.) of two networks that see whether a digit 0–3 stands beside a
-        distractor 4–9: figures 1 to 9 and both tables of the paper, figures S1 to S3 of its supplement, and what the
-        paper says of them, measured. {found["settings"]["pairs"]} pairs of held-out digits, the same for every
-        method."""
+    lead = f"""Deep Taylor decomposition (Montavon et al.) of two networks that detect a digit 0–3 next to a distractor
+        4–9. The page has figures 1 to 9 and both tables of the paper, figures S1 to S3 of its supplement, and
+        measurements of what the paper states about them. All methods explain the same
+        {found["settings"]["pairs"]} pairs of held-out digits."""
     foot = f"""deeptaylor {versions["deeptaylor"]}, torch {versions["torch"]}, {found["threads"]} thread(s); weights
         {", ".join(found["weights"].values())}. All numbers are in numbers.json, what they were computed from is in
         arrays/."""
@@ -113,12 +113,12 @@ def write_report(found: Numbers, figures: Figures) -> str:
 
 
 def _write_summary(found: Numbers) -> Section:
-    meaning = """The sentences are those of sections III-C and IV-C of the paper and of section IV of its supplement
-        that say something of MNIST; those on photographs are judged in the report on ILSVRC. Networks and relevance
-        model are trained anew: the paper's weights are not known."""
-    precision = """Maps are computed in float64 and kept in float32, from which all numbers are computed: rounding is
-        below 1e-7 of the score. That w², zB and training-free are conservative and positive is checked while this page
-        is made; without that it would not be here."""
+    meaning = """The sentences are the statements about MNIST in sections III-C and IV-C of the paper and in section IV
+        of its supplement. The report on ILSVRC tests the statements about photographs. Networks and relevance
+        models were trained again, because the paper's weights are not known."""
+    precision = """Maps are computed in float64 and saved in float32; all numbers come from the saved maps, with
+        rounding below 1e-7 of the score. While this page is made, it is checked that w², zB and training-free maps are
+        conservative and positive. If the check fails, there is no page."""
     own = tabulate_claims(found["requirements"])
     return Section(
         "What the paper says, and what holds here",
@@ -364,8 +364,9 @@ def _write_pairs_without_target(found: Numbers) -> Section:
             target are exactly zero."""
         for network, of in found["without_target"].items()
     ]
-    meaning = """A conservative method then has as little relevance to show as there is score. Sensitivity, scaled by
-        one factor for all pairs, need not follow: it says what would change the score, not what made it."""
+    meaning = """The maps of a conservative method then have little relevance, because the score is small. This need not
+        hold for sensitivity, which is scaled by one factor for all pairs: it shows changes of the score, not its
+        origin."""
     return Section("Pairs without a target digit", [tabulate_pairs_without_target(found), " ".join([*lines, meaning])])
 
 
@@ -427,7 +428,8 @@ def tabulate_min_max(found: Numbers) -> Table:
     rows.append(["training-free", "0", "1", "1", "0", "1", *_places(found, "training-free")])
     areas = found["compared"]["areas"]
     return Table(
-        "The trainings of the min-max model. R²: of R_k, and of the score. Gap: mean |f − Σ R_i| over the mean score. "
+        "Trainings of the min-max model. R²: explained variance of R_k, and of the score. "
+        "Gap: mean |f − Σ R_i| over the mean score. "
         f"Correlation: with the training-free maps. An even map has {format_percent(areas['border'])} on the border "
         f"and {format_percent(areas['ink'])} on the ink.",
         ("model", "steps", "R²", "R² of the score", "gap", "correlation", "digit's half", "ink", "border"),
@@ -598,9 +600,7 @@ def tabulate_one_layer_properties(found: Numbers) -> Table:
         ),
         _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    caption = (
-        "Table 1 (section III), measured on the one-layer network; beside each number what the paper's table says."
-    )
+    caption = "Table 1 (section III), measured on the one-layer network; the paper's number is next to each of ours."
     return _tabulate_properties(caption, "one-layer", keys, rows)
 
 
@@ -618,7 +618,7 @@ def tabulate_two_layer_properties(found: Numbers) -> Table:
         _beside("training-free: steps of training", ("0", "0", steps, "0"), ("yes", "yes", "no", "yes")),
         _beside("fast computation: time in gradients", _times(of, keys), ("yes", "no", "yes", "yes")),
     ]
-    caption = "Table 2 (section IV), measured on the two-layer network; beside each number what the paper's table says."
+    caption = "Table 2 (section IV), measured on the two-layer network; the paper's number is next to each of ours."
     return _tabulate_properties(caption, "two-layer", keys, rows)
 
 

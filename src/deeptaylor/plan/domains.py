@@ -104,7 +104,7 @@ def check_signs(reads: Mapping[int, Sequence[str]], places: Mapping[str, str], f
         raise PlanError(
             f"{len(below)} tensor(s) were inferred to be ≥ 0, and for this input are not; the map would be wrong:\n"
             f"{lines}\n"
-            "This is a fault of deeptaylor, not of your network: please report it, with this message. To go on, give "
+            "This is a fault of deeptaylor, not of your network: please report it with this message. To continue, give "
             "the layers that read these tensors a rule that does not depend on signs, such as "
             "Epsilon(0.01) ({plan} lists the names), or write that operation another way.",
             plan=...,

@@ -115,8 +115,8 @@ def _describe_no_room(path: Path, beside: Mapping[Path, bytes]) -> str:
     with_it = f" with the {others} that belong to it" if others else ""
     return (
         f"{escape_name(path)} cannot be written: the disk is full. It needs {need}{with_it}; "
-        f"{format_size(free)} are free in {escape_name(path.parent.absolute())}. Nothing of it was "
-        "written, and what was there is as it was; make room, or write to another folder."
+        f"{format_size(free)} are free in {escape_name(path.parent.absolute())}. Nothing was written, "
+        "and an existing file is unchanged. Free some space, or write to another folder."
     )
 
 
@@ -207,7 +207,7 @@ class Outputs:
             more = f", and {len(foreign) - 1} more like it" if len(foreign) > 1 else ""
             raise OverwriteError(
                 f"{escape_name(path)} is there already{more}: {why}. Nothing is overwritten; choose another "
-                "folder (--out) or file, or say --overwrite."
+                "folder (--out) or file, or add --overwrite."
             )
 
     def owner(self, path: Path) -> str:

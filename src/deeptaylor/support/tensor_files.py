@@ -55,7 +55,7 @@ class Checkpoint:
         except (OSError, EOFError, RuntimeError, KeyError, TypeError, AttributeError, pickle.UnpicklingError) as error:
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise self.error(
-                f"{self.path} is not a checkpoint that can be read ({reason}); remove it to begin anew"
+                f"{self.path} is not a checkpoint that can be read ({reason}); remove it to start again"
             ) from error
         return True
 
@@ -68,7 +68,7 @@ class Checkpoint:
         if different:
             raise self.error(
                 f"{self.path} is the checkpoint of another training ({'; '.join(different)}); "
-                "name another file, or remove this one to begin anew"
+                "name another file, or remove this one to start again"
             )
 
 
@@ -116,4 +116,4 @@ def read_tensors(path: Path, advice: str = "") -> dict[str, Tensor]:
 
 
 def _require_safetensors() -> None:
-    optional_package("safetensors", "weights are kept in safetensors files", "paper")
+    optional_package("safetensors", "weights are saved in safetensors files", "paper")

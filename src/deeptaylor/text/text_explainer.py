@@ -95,7 +95,7 @@ _WITHOUT_RULES = (SECANT, ATTNLRP)  # they need no plan: without one, networks a
 
 
 class TextExplainer:
-    """Explains texts to a network with a tokenizer; keep it for many texts, since it captures once per length.
+    """Explains a network that reads texts; keep it for many texts, since it captures once per length.
 
     model       what dt.load("hf:…") returns
     method      "auto" or None: "secant", which fits transformers; or by name "deep-taylor", "cp-lrp", "attnlrp"
@@ -137,15 +137,15 @@ class TextExplainer:
         """
         if self.model.kind == "embedding":
             raise InputError(
-                "The network gives embeddings and no classes: ask dt.similarity(p, text, other), or say --similar-to."
+                "The network gives embeddings and no classes: use dt.similarity(p, text, other), or --similar-to."
             )
         if self.model.speaks:
             if target is not None:
-                raise TargetError("A language model has no classes: say continuation=… in place of target=…")
+                raise TargetError("A language model has no classes: use continuation=… instead of target=…")
             return self._explain_continuation(texts, continuation, against)
         if continuation is not None:
             raise InputError(
-                "The network is a classifier, and continues no text: say target=… in place of continuation=…"
+                "The network is a classifier and does not continue texts: use target=… instead of continuation=…"
             )
         return self._explain_classes(texts, target, against)
 
@@ -372,11 +372,11 @@ class TextExplainer:
         """
         model = self.model
         if model.kind != "embedding":
-            raise InputError(f"The network is a {model.kind}; similarity is asked of one that gives embeddings.")
+            raise InputError(f"The network is a {model.kind}; a similarity needs a network that gives embeddings.")
         if self.method != SECANT:
             raise InputError(f"A similarity is explained by the method 'secant'; {self.method!r} has no rule for it.")
         if any(reference.hidden for reference in self.references):
-            raise InputError("Words of two texts are not hidden: ask for a reference such as 'mask', 'pad' or 'mean'.")
+            raise InputError("Words of two texts cannot be hidden: choose a reference such as 'mask', 'pad' or 'mean'.")
         sides = [encode_texts(model.tokenizer, texts) for texts in (a, b)]
         if len(sides[0]) != len(sides[1]):
             raise InputError(f"There are {len(sides[0])} texts on the one side, and {len(sides[1])} on the other.")
@@ -460,7 +460,7 @@ class TextExplainer:
 
         how, why = self._hiding_cache.find(key, made, texts, length, lambda *given: hidden(MASK).between(*given))
         if how == MASK and not keeps_tokens(lines, inputs, first=self.model.kind == "language model"):
-            how, why = None, "a text begins with a word or has no other tokens, so that nothing would be left to read"
+            how, why = None, "a text begins with a word or has no other tokens, so nothing would be left to read"
         if how is not None:
             return hidden(how), {**inputs, SEEN: make_seen(inputs, next(self.model.network.parameters()))}
         if asked:

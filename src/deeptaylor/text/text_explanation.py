@@ -83,7 +83,7 @@ class DifferenceAccount(NamedTuple):
         wrong = "" if self.residual is None else f" NOT accounted for: {format_signed(self.residual)}."
         value = _describe_value(quantity, asked, self.score, probability)
         return (
-            f"{value} {compared} it is {f0}. What speaks for it adds {a}, and what speaks against it takes {b}: "
+            f"{value} {compared} it is {f0}. Words for it add {a}, and words against it subtract {b}: "
             f"{f0} + {a} − {b} = {f}.{wrong}"
         )
 
@@ -139,7 +139,7 @@ _MOST_SHOWN = 8  # texts in a notebook
 
 @dataclass(frozen=True, repr=False)
 class TextExplanation:
-    """Which words made the network say so, and how much each counted.
+    """Which words decided the network's answer, and how much each counted.
 
     answer      the explanation of the padded batch; its ledger is that of the texts
     relevance   of each text one number a token, (tokens,) or, of K classes, (K, tokens)
@@ -352,7 +352,7 @@ class TextExplanation:
         """Return the content of a file of this kind."""
         which = self._pick_maps(sample, target)
         if kind == ".png" and len(which) > 1:
-            raise InputError(f"A .png file holds one text, and here are {len(which)}: say sample=, or save as .html.")
+            raise InputError(f"A .png file holds one text, and here are {len(which)}: give sample=, or save as .html.")
         told = [self.tokens(*one, words) for one in which]
         if kind == ".html":
             notes = [f"<p>Note: {html.escape(note)}.</p>" for note in self.notes]

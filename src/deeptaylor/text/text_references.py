@@ -176,8 +176,8 @@ def _find_named(tokenizer: Any, asked: str) -> Reference:
     ids = tokenizer(asked, add_special_tokens=False, verbose=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(
-            f"The reference {asked!r} is {len(ids)} tokens, and one is needed, which is put in the place of every "
-            "word; or 'mask', 'pad', 'mean', 'hidden'."
+            f"The reference {asked!r} is {len(ids)} tokens. It must be one token, which replaces every word, or "
+            "'mask', 'pad', 'mean', 'hidden'."
         )
     if ids[0] == tokenizer.unk_token_id and asked != tokenizer.unk_token:
         return Reference(
@@ -255,8 +255,8 @@ def check_vectors(made: Callable[..., nn.Module], texts: TrialTexts) -> None:
         found, wanted = (n(*texts.inputs.values(), *texts.more) for n in (vectors, numbers))
     if relative_difference(found, wanted) > find_tolerance(wanted.dtype):
         raise InputError(
-            "The network says another thing of the vectors of tokens than of the tokens themselves, so that there is "
-            "no reference 'mean': ask for 'mask', 'pad' or another token."
+            "The network gives other scores for the vectors of tokens than for the tokens themselves, so the reference "
+            "'mean' is not available: use 'mask', 'pad' or another token."
         )
 
 
@@ -328,8 +328,8 @@ def find_hiding(made: Callable[..., nn.Module], texts: TrialTexts) -> Hiding:
                 return Hiding(how)
     return Hiding(
         None,
-        "it takes an attention mask neither as numbers that are added to the scores of attention nor as real numbers "
-        "in place of zeros and ones",
+        "it takes an attention mask neither as numbers that are added to the attention scores nor as real numbers "
+        "between zero and one",
     )
 
 
@@ -360,7 +360,7 @@ def explain_refusal(
     except Exception as refused:  # noqa: BLE001 - whatever a network says that is captured with such a mask
         return str(refused).partition("\n")[0].rstrip(".")
     if relative_difference(answer.reference_score.to(wanted.dtype), wanted) > find_tolerance(wanted.dtype):
-        return "a comparison of it with hidden words has another score than the network itself"
+        return "with hidden words, its score differs from that of the network itself"
     return ""
 
 

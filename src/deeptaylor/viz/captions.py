@@ -128,7 +128,7 @@ def is_indistinct(share: float) -> bool:
 def describe_strength(times: float, name: str = "the class") -> str:
     """Say how the colours of the distinctive part relate to those of the class's own map (`color_strength`)."""
     if times == 0:
-        return "No map of the distinctive part is drawn, because it would show shared evidence."
+        return "No map of the distinctive part is drawn: it would show shared evidence."
     return f"Its colours are {times:.0f} times as strong as those of {name}'s own map." if times > 1 else ""
 
 

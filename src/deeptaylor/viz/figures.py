@@ -206,7 +206,7 @@ def plot_curves(
     count = sum(map(len, heats))
     if heats[0].ndim != 2 or len(heats[0]) > MOST_CURVES:
         raise InputError(
-            f"A curve is drawn of signals of up to {MOST_CURVES} channels, not of shape {ds[0].heat.shape}; say axis= "
+            f"Curves are for signals of up to {MOST_CURVES} channels, not of shape {ds[0].heat.shape}; give axis= "
             "to sum over channels."
         )
     if count > MOST_CURVES:
@@ -324,7 +324,7 @@ def plot_volume(
     if d.heat.ndim != 3:
         raise InputError(
             f"Slices are cut through maps of three dimensions, and this one has the shape {d.heat.shape}. Where the "
-            "input has no channels, say axis=() so that nothing is summed over."
+            "input has no channels, give axis=() so that nothing is summed over."
         )
     if along not in (0, 1, 2):
         raise InputError(f"along={along!r}: 0, 1 or 2, the dimension that the slices are cut across.")

@@ -118,7 +118,7 @@ class TokenMap:
 def make_tokens(words: Sequence[str] | None, heat: Heat, scale: ColorScale, title: str, caption: str) -> TokenMap:
     """Return the words with their relevance; without words, their numbers."""
     if heat.ndim != 1:
-        raise InputError(f"One number a token is needed, and there is a map of shape {heat.shape}; say axis=.")
+        raise InputError(f"One number per token is needed; this map has the shape {heat.shape}; give axis=.")
     if isinstance(words, str):
         raise InputError("words is a list of words, one per token; a single text would be taken letter by letter.")
     words = [str(k) for k in range(len(heat))] if words is None else [str(word) for word in words]
@@ -246,7 +246,7 @@ class Bars:
 def make_bars(names: Sequence[str] | None, heat: Heat, top: int, title: str, caption: str) -> Bars:
     """Return the ``top`` values that count most, whether for or against."""
     if heat.ndim != 1:
-        raise InputError(f"Bars are drawn of one number per name, and there is a map of shape {heat.shape}; say axis=.")
+        raise InputError(f"Bars need one number per name; this map has the shape {heat.shape}; give axis=.")
     if top < 1:
         raise InputError(f"top={top}: at least one.")
     names = [f"input {k}" for k in range(len(heat))] if names is None else list(names)

@@ -143,7 +143,7 @@ def test_what_another_command_began_is_not_used(tmp_path: Path) -> None:
         (["--metrics", "flip"], "There is no metric called 'flip'; there are flipping, deletion"),
         (["--metrics", ";"], "--metrics names no metric. Choose from: flipping; deletion"),
         (["--methods", "gradients"], "There is no method called 'gradients'; there are auto, deep-taylor, "),
-        (["--fill", "grey"], "There is no fill called 'grey'; there are blur, mean, zero"),
+        (["--fill", "grey"], "There is no fill called 'grey'; use blur, mean, zero"),
         (["--device", "nonsense"], "--device nonsense: "),
     ],
 )
@@ -157,8 +157,8 @@ def test_wrong_words_are_refused_before_any_work(
 
 def test_no_photographs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty").mkdir()
-    assert "There are no photographs in empty" in said(capsys, 2, "evaluate", "empty", *MODEL)[1]
-    assert "nowhere is no folder of photographs" in said(capsys, 2, "evaluate", "nowhere", *MODEL)[1]
+    assert "There are not photographs in empty" in said(capsys, 2, "evaluate", "empty", *MODEL)[1]
+    assert "nowhere is not a folder of photographs" in said(capsys, 2, "evaluate", "nowhere", *MODEL)[1]
 
 
 def test_too_few_classes_for_mosaics(capsys: pytest.CaptureFixture[str]) -> None:

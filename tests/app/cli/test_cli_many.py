@@ -234,7 +234,7 @@ def test_where_nothing_sets_a_class_apart_no_map_of_it_is_drawn(capsys: pytest.C
     out, _ = said(capsys, 0, "explain", "photo.png", *MODEL, "--target", "tulip", "--against", "daisy", "--out", "o")
     sentence = describe_indistinct(0.5**6, "tulip")
     assert sentence.startswith("Nothing distinguishes tulip from its rivals: 1.6 %")
-    assert f"{sentence} No map of the distinctive part is drawn, because it would show shared evidence." in out
+    assert f"{sentence} No map of the distinctive part is drawn: it would show shared evidence." in out
     assert [p.name for p in Path("o").glob("*.png")] == ["photo_tulip_against_daisy_difference.png"]
     record = json.loads(Path("o/photo_tulip_against_daisy_record.json").read_text())
     assert record["explanations"][0]["targets"][0]["colours_times"] == 0

@@ -133,7 +133,7 @@ def test_secants_against_a_class_and_against_all_rivals(capsys: pytest.CaptureFi
         (["--method", "lrp"], "The method 'lrp' is not known; the methods are 'auto', 'deep-taylor', "),
         (
             ["--method", "secant", "--bias", "spread"],
-            "--bias … is a setting of the method 'deep-taylor'; it does not go ",
+            "--bias … is a setting of the method 'deep-taylor'; it cannot be used ",
         ),
         (
             ["--reference", "blur", "--max-pool", "winner"],
@@ -228,7 +228,7 @@ def test_export_of_what_is_not_settled_or_not_supported(capsys: pytest.CaptureFi
     words = ["export", "soft.pth", "e.onnx", *SAID]
     assert "only your photographs can decide between them. Give --photo FILE" in said(capsys, 2, *words)[1]
     err = said(capsys, 2, *words, "--method", "secant", "--photo", "photo.png")[1]
-    assert "An ONNX file holds explainers by deep Taylor" in err
+    assert "Only explainers by deep Taylor" in err
 
 
 def test_texts_take_the_same_words() -> None:

@@ -27,7 +27,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_verify_with_other_settings_says_what_differs(photos: str, capsys: pytest.CaptureFixture[str]) -> None:
     said(capsys, 0, "run", photos, *MODEL, "--out", "store", "--bias", "neuron")
     _, error = said(capsys, 2, "verify", "store", *MODEL)
-    assert "another plan: bias was 'neuron', and is 'returned' now. Give the settings of the run" in error
+    assert "another plan: bias was 'neuron', now it is 'returned'. Give the settings of the run" in error
     out, _ = said(capsys, 0, "verify", "store", *MODEL, "--bias", "neuron")
     assert "maps differ by at most 0.0e+00" in out
 
@@ -38,12 +38,12 @@ def test_verify_repairs_and_computes_again(photos: str, tmp_path: Path, capsys: 
     (tmp_path / "store" / "heatmap" / "c" / "0" / "0" / "0").write_bytes(b"else")
     (tmp_path / "store" / "score" / "zarr.json").write_text("{}")
     _, error = said(capsys, 2, "export", "store", "a.png")
-    assert "heatmap of item 0 (a.png), in shard 0: it has another size" in error
+    assert "heatmap of item 0 (a.png), in shard 0: its size has changed" in error
     _, error = said(capsys, 1, "verify", "store")
-    assert "damaged: heatmap/c/0/0/0: it is not what was written" in error
+    assert "damaged: heatmap/c/0/0/0: it has changed since it was written" in error
     assert "damaged: score/zarr.json" in error
     out, _ = said(capsys, 0, "verify", "--repair", "store", *MODEL)
-    assert "was damaged: heatmap/c/0/0/0: it is not what was written" in out
+    assert "was damaged: heatmap/c/0/0/0: it has changed since it was written" in out
     assert "Shards 0 were discarded and recomputed" in out
     assert arrays(tmp_path / "store") == before
     (tmp_path / "store" / "label" / "c" / "0").unlink()

@@ -363,8 +363,8 @@ def test_a_channel_has_its_best_items_and_their_pieces(photos: dt.Run, own: dt.P
         small = piece[: piece.shape[1] : side, ::side]
         places = [(r, c) for r in range(6) for c in range(6) if (photo[r : r + 3, c : c + 3] == small).all()]
         assert len(places) == 1
-        assert "none of number 9" in refused(client, f"layers/0/{channels[0]}/9/crop.png")
-        assert "none of number 1" in refused(client, "layers/1")
+        assert "8 pieces, 0 to 7; got 9" in refused(client, f"layers/0/{channels[0]}/9/crop.png")
+        assert "There is no layer 1: the run watched 1" in refused(client, "layers/1")
         assert "channel" in refused(client, "layers/0/99").lower()
 
 
@@ -393,7 +393,7 @@ def test_without_a_run_it_is_said_how_to_give_one() -> None:
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["--run", str(tmp_path)]) == 2
-    assert "is no store of a run" in capsys.readouterr().err
+    assert "is not the store of a run" in capsys.readouterr().err
 
 
 def test_maps_that_are_no_pictures_are_refused(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_map_that_does_not_depend_on_the_class_says_so_first() -> None:
     with asking(network) as made:
         found = explain(made, png(3), method="deep-taylor", target=0)
         assert found["same"].startswith("This map does not depend on the class: ")
-        assert "is the same for the next class, “two”. Ask what sets “one” apart" in found["same"]
+        assert "is the same for the next class, “two”. Ask what is specific to “one”" in found["same"]
 
 
 def test_a_map_that_does_depend_on_it_says_how_much_is_shared(soft: TestClient) -> None:

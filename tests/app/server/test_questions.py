@@ -67,7 +67,7 @@ def test_one_class_against_another_is_the_contrast(asked: TestClient, several: d
     parts = account["input"] + account["shared"] + account["bias"] + account["dropped"]
     assert parts == pytest.approx(account["score"], rel=1e-5)
     assert account["shared"] > 0
-    assert "counted as its own" in found["sentences"][1]
+    assert "lies where" in found["sentences"][1]
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -88,7 +88,7 @@ def test_that_nothing_sets_a_class_apart_is_said_as_in_a_figure(several: dt.Pret
 def test_what_sets_a_class_apart_lists_the_rivals(asked: TestClient, several: dt.Pretrained) -> None:
     found = explain(asked, png(3), question="apart")
     c = contrast(several)
-    assert found["title"] == "What sets “four” apart"
+    assert found["title"] == "What is specific to “four”"
     rivals = found["apart"]["rivals"]
     assert [(r["index"], round(r["weight"], 5)) for r in rivals] == [(k, round(w, 5)) for k, w in c.rivals[0]]
     assert [r["name"] for r in rivals] == ["<script>", "two"]
@@ -141,8 +141,8 @@ def test_a_rival_that_the_network_does_not_see(asked: TestClient) -> None:
         ({"against": "banana split with extra nonsense"}, "No class is called 'banana split with extra nonsense'."),
         ({"against": "17"}, "There is no class 17: the network has 4 classes, from 0 on."),
         ({"against": "four"}, "“four” cannot be set against itself; name another class."),
-        ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition and secants set a class apart"),
-        ({"question": "apart", "method": "taylor"}, "Only deep Taylor decomposition and secants set a class apart"),
+        ({"against": "two", "method": "sensitivity"}, "Only deep Taylor decomposition and secants compare a class"),
+        ({"question": "apart", "method": "taylor"}, "Only deep Taylor decomposition and secants compare a class"),
     ],
     ids=str,
 )

@@ -37,7 +37,7 @@ def test_a_foreign_host_is_refused(client: TestClient, host: str) -> None:
 def test_another_site_is_refused(client: TestClient, headers: dict[str, str]) -> None:
     response = client.post("/api/explain", params={"model": OWN}, content=png(), headers=headers)
     assert response.status_code == 403
-    assert response.json() == {"error": "requests from other web sites are refused."}
+    assert response.json() == {"error": "requests from other web sites are rejected."}
     assert "access-control-allow-origin" not in response.headers
 
 
@@ -112,9 +112,9 @@ def bomb(side: int = 20_000) -> bytes:
         (b"", "is empty."),
         (b"not a picture", "is not a picture that can be read"),
         (png()[:60], "is damaged or cut short: "),
-        (bomb(), "is refused before decoding: "),
-        (bomb(1200), "is refused before decoding: 1200 × 1200 pixels, at most 1 million are taken."),
-        (b"P5\n99999 99999\n255\n", "is refused before decoding: "),
+        (bomb(), "is rejected before decoding: "),
+        (bomb(1200), "is rejected before decoding: 1200 × 1200 pixels, at most 1 million are taken."),
+        (b"P5\n99999 99999\n255\n", "is rejected before decoding: "),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not a picture that can be read"),
     ],
     ids=["empty", "text", "cut", "bomb", "large", "pgm", "postscript"],

@@ -215,7 +215,7 @@ def test_the_words_as_files(client: TestClient) -> None:
         ({"target": "7"}, "There is no class 7: the network has 2 classes"),
         ({"against": "nobody"}, "No class is called 'nobody'."),
         ({"method": "guess"}, "a method is one of"),
-        ({"reference": "a film"}, "is 2 tokens, and one is needed"),
+        ({"reference": "a film"}, "is 2 tokens. It must be one token"),
         ({"weights": "/etc/passwd"}, "weights: Extra inputs are not permitted"),
     ],
     ids=lambda value: str(value)[:40],

@@ -285,11 +285,11 @@ def test_the_size_is_checked_before_the_file_is_read(files: Files) -> None:
     files.write(FC_TEXT, b"")
     with files.model.open("wb") as stream:
         stream.truncate(caffe_files.MAX_WEIGHTS_BYTES + 1)  # a hole: no disk is used
-    with pytest.raises(CaffeError, match="2,147,483,649 bytes; files above 2,147,483,648 bytes are not read"):
+    with pytest.raises(CaffeError, match="2,147,483,649 bytes; files above 2,147,483,648 bytes are not supported"):
         read_caffe(files.text, files.model)
     with files.text.open("wb") as stream:
         stream.truncate(caffe_files.MAX_TEXT_BYTES + 1)
-    with pytest.raises(CaffeError, match="files above 4,194,304 bytes are not read"):
+    with pytest.raises(CaffeError, match="files above 4,194,304 bytes are not supported"):
         read_caffe(files.text)
 
 

@@ -316,7 +316,7 @@ def test_tables_are_compared_with_the_mean_of_given_data() -> None:
         dt.explain(p, TABLE[:5])
     with pytest.raises(dt.InputError, match=r"rows of 4 columns, such as X_train; got shape \(40, 3\)"):
         dt.explain(p, TABLE[:5], background=TABLE[10:50, :3])
-    with pytest.raises(dt.InputError, match=r"takes no domain and no rules. .* say method='deep-taylor'"):
+    with pytest.raises(dt.InputError, match=r"without domain and rules. .* use method='deep-taylor'"):
         dt.explain(p, TABLE[:5], background=TABLE, first=dt.rules.WSquare())
     plain = dt.explain(torch.nn.Linear(4, 2).double(), TABLE[:5], domain=dt.Real(), background=TABLE)
     assert plain.reason == "Method: secants, because a background was given."

@@ -127,7 +127,7 @@ def test_pickled_objects_are_refused_and_named_without_running(folder: Path, zip
     )
     message = refused("a.pth is not read without your explicit trust: it holds Python objects (", "a.pth", **SAID)
     assert "io.open" in message
-    assert "and to unpickle them is to run code. If you know who made the file, give trust=True." in message
+    assert "and unpickling them runs code. If you know who made the file, give trust=True." in message
     assert "a .safetensors or an .onnx file, which hold no code" in message
     assert not Path("the bomb went off").exists()
 
@@ -187,7 +187,7 @@ def test_a_pickle_that_unpacks_to_more_than_a_network_needs(folder: Path, monkey
     with zipfile.ZipFile("a.pth", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"N0" * 2**26)
     monkeypatch.setattr(model_files, "_list_globals", lambda file: pytest.fail("it was read"))
-    refused("a.pth is refused: its list of names unpacks to 0.12 GiB", "a.pth", architecture=small, **SAID)
+    refused("a.pth is rejected: its list of names unpacks to 0.12 GiB", "a.pth", architecture=small, **SAID)
     monkeypatch.setattr(model_files, "_measure_free_memory", lambda: 1000)
     refused("a.pth would take about 0.25 GiB of memory", "a.pth", architecture=small, **SAID)
 
@@ -200,7 +200,7 @@ def test_exported_programs(folder: Path, free: bool) -> None:
     message = refused(
         "a.pt2 is not read without your explicit trust: it is a program exported by torch.export", "a.pt2", **SAID
     )
-    assert "to read a program is to run it" in message
+    assert "reading a program runs it" in message
     explained(dt.load("a.pt2", trust=True, **SAID), batch=2 if free else 1)
 
 

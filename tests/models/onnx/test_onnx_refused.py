@@ -34,14 +34,16 @@ def test_all_unknown_operators_at_once(tmp_path: Path) -> None:
     nodes = [n("Unique", ["x"], ["a"], name="first"), n("Relu", ["a"], ["b"]), n("RoiAlign", ["b"], ["y"])]
     model = model_of(nodes, ("n", 3))
     refused(
-        model, tmp_path, r"model.onnx \(opset 17\) has operators that are not read: RoiAlign \(y\); Unique \(first\)"
+        model,
+        tmp_path,
+        r"model.onnx \(opset 17\) has unsupported operators: RoiAlign \(y\); Unique \(first\)",
     )
 
 
 def test_quantised_networks_and_loops(tmp_path: Path) -> None:
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]), helper.make_node("Cast", ["q"], ["y"], to=1)]
     weights = {"z": np.int32(0), "s": np.float32(1)}
-    refused(model_of(nodes, ("n", 3), weights), tmp_path, "quantisation to torch.int32 is not read|not a valid")
+    refused(model_of(nodes, ("n", 3), weights), tmp_path, "quantisation to torch.int32 is not supported|not a valid")
     node = helper.make_node("Loop", ["", "c"], ["y"], body=helper.make_graph([], "g", [], []))
     refused(model_of([node], ("n", 3), {"c": np.array(True)}), tmp_path, "Loops have no fixed graph")
 
@@ -185,8 +187,8 @@ def test_external_data_outside_by_link(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(b"\0" * 12)
     (folder / "link.bin").symlink_to(tmp_path / "w.bin")
     (folder / "way").symlink_to(tmp_path)
-    refused(with_external("link.bin"), folder, "a link out of the model's folder")
-    refused(with_external("way/w.bin"), folder, "a link out of the model's folder")
+    refused(with_external("link.bin"), folder, "links to a place outside the model's folder")
+    refused(with_external("way/w.bin"), folder, "links to a place outside the model's folder")
     refused(with_external("inner"), folder, "not a plain file")
 
 

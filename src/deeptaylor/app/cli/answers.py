@@ -296,7 +296,7 @@ def render_page(command: str, network: str, photographs: Sequence[ReportEntry]) 
     lead.append(pages.Overview([(photo.name, _thumbnail(photo)) for photo in photographs[:_MOST]]))
     sections = [_section(photo, short) for photo in photographs[:_MOST]]
     how = pages.Section("How it was computed", [pages.Lines(command)])
-    return pages.render_report("Which pixels made the network say so?", lead, [*sections, how], "", contents=False)
+    return pages.render_report("Which pixels decided the network's answer?", lead, [*sections, how], "", contents=False)
 
 
 def _describe_count(photographs: Sequence[ReportEntry], network: str) -> str:

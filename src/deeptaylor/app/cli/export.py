@@ -40,7 +40,7 @@ __all__ = ["export"]
 
 def _export_run(store: Path, file: Path, most: int | None, overwrite: bool, printer: Printer) -> int:
     if file.exists() and not overwrite:
-        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or say --overwrite.")
+        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or add --overwrite.")
     written = save(open_dataset(store), file, most)
     printer.say(f"Saved to {escape_name(written)}.")
     printer.result({"file": str(written), "exit_code": FINE})
@@ -101,7 +101,7 @@ def export(
     if file.exists() and Path(source).exists() and file.samefile(source):
         raise InputError(f"{escape_name(file)} is the network itself; give the explainer another name.")
     if file.exists() and not overwrite:
-        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or say --overwrite.")
+        raise OverwriteError(f"{escape_name(file)} is there already; give another name, or add --overwrite.")
     paths = find_photos(photo or [])
     with printer.progress() as step, collect_notes() as notes:
         step(f"loading {source}")

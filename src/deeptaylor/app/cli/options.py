@@ -211,7 +211,7 @@ class ModelOptions:
         if missing:
             raise InputError(
                 f"give all preprocessing options or none: {', '.join(missing)} "
-                f"{'is' if len(missing) == 1 else 'are'} missing beside {', '.join(f'--{name}' for name in said)}."
+                f"{'is' if len(missing) == 1 else 'are'} missing, not {', '.join(f'--{name}' for name in said)}."
             )
         for name in ("size", "resize"):
             said[name] = parse_size(f"--{name}", said[name])
@@ -238,7 +238,7 @@ class MethodOptions:
         str | None,
         option(
             "--preset",
-            "The same for settings of deep Taylor by name: --preset paper is --method paper, the paper's rules alone.",
+            "Another name for a method: --preset paper is the same as --method paper.",
             _HOW,
             "|".join(PRESETS),
         ),
@@ -258,7 +258,7 @@ class MethodOptions:
         str | None,
         option(
             "--bias",
-            "Where the relevance goes that biases absorb. returned (default): to the pixels; neuron: it stays with "
+            "What happens to relevance that biases absorb. returned (default): to the pixels; neuron: it stays with "
             "the biases; spread: to the inputs of each unit. Implies deep Taylor, as do the next three options.",
             _HOW,
             "returned|neuron|spread|both",
@@ -319,7 +319,7 @@ def resolve_reference(settings: Mapping[str, Any], network: dt.Pretrained) -> di
 
 
 def make_example(model: dt.Pretrained, shape: str | None) -> Tensor:
-    """A gray picture; or, where inputs are no photographs, ones of the shape that is given."""
+    """A gray picture; or, where inputs are not photographs, ones of the shape that is given."""
     if model.preparation is not None:
         if shape is not None:
             raise InputError("--shape is for networks that do not take photographs; this one does.")

@@ -55,7 +55,7 @@ def run(
         ),
     ] = None,
     contrast: Annotated[
-        bool, typer.Option("--contrast", help="Also save what sets the class apart from its rivals.")
+        bool, typer.Option("--contrast", help="Also save the part of each map that rivals do not share.")
     ] = False,
     relevance: Annotated[
         bool, typer.Option("--relevance", help="Also save the relevance of every channel (much larger).")

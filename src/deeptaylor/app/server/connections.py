@@ -1,4 +1,4 @@
-"""Connections that cannot be held for nothing: each has a time for every stage, and there are only so many.
+"""Connections with a time limit for each stage, and a limit on their number.
 
     headers   from the first moment, and again after each answer: until the request's head is complete
     body      read by the application, which has a clock of its own (`app.py`)
@@ -30,7 +30,7 @@ Stage = Literal["headers", "body", "answer", "unread", "rest"]
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds for the stages that have a clock here."""
+    """Time limits of the stages, in seconds."""
 
     headers: float = 10.0
     unread: float = 30.0
@@ -38,7 +38,7 @@ class Patience:
 
 
 class Connections:
-    """All that are open; uvicorn calls it for each new one."""
+    """All open connections; uvicorn calls it for each new one."""
 
     def __init__(self, most: int | None = None, patience: Patience | None = None) -> None:
         self.most = most_connections() if most is None else most
@@ -47,11 +47,11 @@ class Connections:
         self._held: dict[_Connection, None] = {}  # those that may make room, the longest waiting first
 
     def __call__(self, **given: Any) -> _Connection:
-        """A connection, as uvicorn wants it."""
+        """Return a connection for uvicorn."""
         return _Connection(self, **given)
 
     def entered(self, connection: _Connection) -> None:
-        """Count a new one; another one makes room where there is none."""
+        """Add a connection; close an idle one if there are too many."""
         self.open += 1
         if self.open > self.most:
             leaves = next(iter(self._held), connection)
@@ -59,19 +59,19 @@ class Connections:
             leaves.transport.abort()
 
     def left(self, connection: _Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
         self.open -= 1
         self._held.pop(connection, None)
 
     def moved(self, connection: _Connection, stage: Stage) -> None:
-        """Those that are worked on never make room."""
+        """Return an idle connection to close; active ones are never closed."""
         self._held.pop(connection, None)
         if stage not in ("body", "answer"):
             self._held[connection] = None
 
 
 class _Connection(H11Protocol):
-    """uvicorn's, with a clock."""
+    """The connection of uvicorn, with time limits."""
 
     def __init__(self, all_of_them: Connections, **given: Any) -> None:
         super().__init__(**given)
@@ -117,7 +117,7 @@ class _Connection(H11Protocol):
         return "body" if sending else "answer"
 
     def _look(self) -> None:
-        """Start the clock of a stage that has just begun; one that goes on keeps its own, however much arrives."""
+        """Start the time limit of a stage that has just begun; data that arrives does not extend it."""
         at = (self._stage(), self.cycle)
         if self.transport.is_closing() or at == self._at:
             return
@@ -132,7 +132,7 @@ class _Connection(H11Protocol):
 
 
 def most_connections() -> int:
-    """As many as this process may have open, with room for those that come while others are still being closed."""
+    """Return how many connections this process may have open, with a margin for those that are being closed."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit

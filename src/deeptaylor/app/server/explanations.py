@@ -454,8 +454,8 @@ def _question(loaded: Pretrained, options: ExplainOptions, classes: Sequence[Pre
     apart = options.question == "apart" or rival is not None
     if apart and options.method in ("attnlrp", *OUTSIDE):
         raise InputError(
-            "Only deep Taylor decomposition and secants set a class apart from others; choose one of them as the "
-            "method, or ask for the evidence alone."
+            "Only deep Taylor decomposition and secants compare a class with its rivals. Choose one of them as the "
+            "method, or ask for all evidence."
         )
     if apart and not classes:
         raise InputError("This network has one output: there are no classes to compare.")

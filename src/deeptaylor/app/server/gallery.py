@@ -394,7 +394,7 @@ class Gallery:
     def _note(self, table: dict[str, Any]) -> str:
         said = []
         if not self.pictured:
-            said.append("The items came from a Dataset, which the store does not hold, so there are no photographs.")
+            said.append("The items came from a Dataset, which the store does not hold, so there are not photographs.")
         if not (table["label"] >= 0).any():
             said.append("The items' own classes are unknown, so answers cannot be marked right or wrong.")
         return " ".join(said)
@@ -548,7 +548,7 @@ class GalleryChannels:
         """A watched layer by its place in the offer."""
         layers = self.gallery.layers
         if not 0 <= place < len(layers):
-            raise InputError(f"The run watched {len(layers)} layers; there is none of number {place}.")
+            raise InputError(f"There is no layer {place}: the run watched {len(layers)} layers.")
         return layers[place]
 
     def _table(self, place: int) -> ChannelTable:
@@ -576,7 +576,7 @@ class GalleryChannels:
         listed = self.gallery.listed(self.gallery.view[np.array([k for k, _ in best], dtype=np.int64)])
         items = [ChannelItem(**item.model_dump(), value=v) for item, (_, v) in zip(listed, best, strict=True)]
         what = f"Channel {channel} of the layer {table.layer}"
-        sentence = f"{what} received relevance in none of the {len(table.numbers):,} items."
+        sentence = f"{what} received no relevance in any of the {len(table.numbers):,} items."
         if items:
             sentence = f"{what}: the {len(items)} of {len(table.numbers):,} items with the most relevance at it."
         return ChannelAnswer(layer=table.layer, channel=channel, sentence=sentence, items=items)
@@ -593,7 +593,7 @@ class GalleryChannels:
             self._crops = {key: found.crops(channel)}
         crops = self._crops[key]
         if not 0 <= which < len(crops):
-            raise InputError(f"Channel {channel} has {len(crops)} pieces; there is none of number {which}.")
+            raise InputError(f"Channel {channel} has {len(crops)} pieces, 0 to {len(crops) - 1}; got {which}.")
         piece = _coloured(crops[which].picture)
         under = heatmap.overlay(piece, np.clip(crops[which].heat, 0, None))
         return _png(np.concatenate([piece, under]), 2 * _SIDE)

@@ -216,18 +216,18 @@ class UploadOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    file: Annotated[str, Field(max_length=200)] = Field(description="what the file is called; never opened")
+    file: Annotated[str, Field(max_length=200)] = Field(description="the name of the file; never opened")
     size: Words = Field(description="what the network sees, cut out of the middle: a side, or HEIGHTxWIDTH")
     resize: Words = Field(description="before that: the short side, or HEIGHTxWIDTH")
     channels: Literal["RGB", "BGR", "L"] = Field(description="their order; L is gray")
     white: Literal["1", "255"] = Field(description="the value of white before the mean is subtracted")
-    mean: Words = Field(description="subtracted: a number, or one a channel with commas between")
+    mean: Words = Field(description="subtracted: a number, or one per channel, separated by commas")
     std: Words = Field(description="divided by: likewise")
     interpolation: Literal["bilinear", "bicubic", "nearest", "box", "hamming", "lanczos"] = Field(
         description="of the resizing"
     )
     names: Literal["none", "imagenet", "typed"] = Field(description="what classes are called")
-    typed: Annotated[str, Field(max_length=4000)] = Field(default="", description="their names, with commas between")
+    typed: Annotated[str, Field(max_length=4000)] = Field(default="", description="their names, separated by commas")
 
     @property
     def preparation(self) -> Preparation:
@@ -278,7 +278,7 @@ class UploadedNetwork:
             return load_pretrained(self._path, preparation=self.preparation, class_names=self.said.class_names)
         except ExternalDataError as error:
             raise LoadError(
-                f"{self.title} has its weights in a second file, and only one file can be dropped here. Give the "
+                f"{self.title} has its weights in a second file, but only one file can be dropped here. Give the "
                 "network to the command, where both lie in one folder: deeptaylor serve --model FILE."
             ) from error
         finally:

@@ -84,17 +84,17 @@ _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg"
 _PICTURE: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "the picture itself, as it lies in its file",
+        "description": "the picture, as in its file",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
     }
 }
 _NETWORK: dict[str, Any] = {
-    "requestBody": _PICTURE["requestBody"] | {"description": "the ONNX file, as it is"},
+    "requestBody": _PICTURE["requestBody"] | {"description": "the ONNX file"},
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {"application/json": {"schema": ErrorAnswer.model_json_schema()}}}
     for status, what in {
-        400: "the request is not HTTP as it should be",
+        400: "the request is not valid HTTP",
         401: "the token is missing or old",
         403: "the request comes from elsewhere",
         404: "there is no such network or photograph",
@@ -102,7 +102,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         409: "the network is not loaded yet",
         413: "the picture or the network is too large",
         415: "the picture cannot be read",
-        422: "it cannot be explained as asked",
+        422: "the question cannot be answered",
         429: "too many requests wait already",
         499: "the caller left",
         500: "an unexpected error occurred",
@@ -421,7 +421,7 @@ _BYTES = 16 * CHARACTERS  # two texts, with letters that take several bytes each
 _QUESTION: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "the text and what is asked about it",
+        "description": "the text and the question",
         "content": {"application/json": {"schema": TextQuestion.model_json_schema()}},
     }
 }

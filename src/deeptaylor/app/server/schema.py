@@ -74,33 +74,32 @@ class ExplainerOptions(BaseModel):
     bias: Literal["returned", "neuron", "spread"] = Field(
         default="returned", description="what becomes of the biases' share of the score"
     )
-    max_pool: Literal["proportional", "winner"] = Field(default="proportional", description="how max pooling hands on")
-    first: Text = Field(
-        default="", description="rule of the layer that reads the picture; empty: what the domain asks for"
-    )
-    above: Text = Field(default="", description="rule of all other layers; empty: what each domain asks for")
+    max_pool: Literal["proportional", "winner"] = Field(default="proportional", description="how max pooling shares")
+    first: Text = Field(default="", description="rule of the layer that reads the picture; empty: chosen by the domain")
+    above: Text = Field(default="", description="rule of all other layers; empty: chosen by each domain")
     rules: Annotated[str, Field(max_length=2000)] = Field(
         default="", description="`pattern=rule` for single layers, by `;`"
     )
 
 
 class ExplainOptions(ExplainerOptions):
-    """Everything that is said with a picture."""
+    """A question about a picture."""
 
     model: Text = Field(description="the network, by name")
     question: Literal["evidence", "apart"] = Field(
-        default="evidence", description="all evidence for a class, or what sets it apart from its rivals"
+        default="evidence", description="all evidence for a class, or the part that rivals do not share"
     )
-    target: Text = Field(default="", description="the class, by number or name; left out: the most probable one")
-    against: Text = Field(default="", description="the one rival to set it apart from, by number or name")
+    target: Text = Field(default="", description="the class, by number or name; empty: the most probable one")
+    against: Text = Field(default="", description="the rival to compare with, by number or name; empty: all rivals")
     level: float = Field(default=LEVEL, ge=0, le=0.99, description="taylor: the score at the root, as a part of f(x)")
     file: Text = Field(
-        default="picture.png", description="the picture's name, for the Python and the command; never opened"
+        default="picture.png",
+        description="the picture's name, for the Python code and the command; never opened",
     )
 
     @property
     def settings(self) -> ExplainerOptions:
-        """What of this an explainer depends on; naming a setting of deep Taylor means that method."""
+        """Return the settings that the explainer depends on; a setting of deep Taylor means that method."""
         if self.method == "auto" and not self.model_fields_set.isdisjoint(_DEEP):
             return self._settings(method="deep-taylor")
         if self.method == "deep-taylor":
@@ -117,7 +116,7 @@ PER_PAGE = 48
 
 
 class Count(BaseModel):
-    """A class or a status, and how many items are of it."""
+    """A class or a status, and the number of its items."""
 
     number: int
     name: str
@@ -125,24 +124,24 @@ class Count(BaseModel):
 
 
 class GalleryOffer(BaseModel):
-    """The run that is looked at."""
+    """The run that is shown."""
 
-    title: str = Field(description="what its folder is called")
+    title: str = Field(description="the name of its folder")
     about: str
     items: int
     answers: list[Count] = Field(description="the classes that the network answered with")
-    labels: list[Count] = Field(description="the items' own classes, where they are known")
+    labels: list[Count] = Field(description="the items' own classes, if they are known")
     explained: list[Count] = Field(description="the classes that were explained")
     statuses: list[Count]
     lowest: float | None = Field(description="the lowest score")
     highest: float | None
-    note: str = Field(description="why there are no photographs, or no classes of the items' own; may be empty")
-    pictured: bool = Field(description="whether photographs may be there")
-    layers: list[str] = Field(description="those whose channels were watched")
+    note: str = Field(description="why photographs or the items' own classes are missing; may be empty")
+    pictured: bool = Field(description="whether photographs may be available")
+    layers: list[str] = Field(description="the layers whose channels were recorded")
 
 
 class ItemFilter(BaseModel):
-    """Which items: all of what is given must be so."""
+    """A filter of items; all given conditions must hold."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -153,18 +152,18 @@ class ItemFilter(BaseModel):
     status: int | None = Field(default=None, ge=0, description="by number")
     low: float | None = Field(default=None, description="the lowest score")
     high: float | None = Field(default=None, description="the highest score")
-    cluster: int | None = Field(default=None, ge=0, description="heatmaps that look alike, once they were found")
-    order: Literal["run", "highest", "lowest"] = Field(default="run", description="the run's, or by the score")
+    cluster: int | None = Field(default=None, ge=0, description="a cluster of similar heatmaps, by number")
+    order: Literal["run", "highest", "lowest"] = Field(default="run", description="the order of the run, or by score")
     page: int = Field(default=0, ge=0, le=10**9)
 
 
 class GalleryItem(BaseModel):
-    """One of a page."""
+    """One item of a page."""
 
     index: int
     name: str
-    said: str = Field(description="the network's answer; why there is none where it was not explained")
-    wrong: bool | None = Field(description="whether that is another class than the item's; none where that is unknown")
+    said: str = Field(description="the network's answer, or why the item was not explained")
+    wrong: bool | None = Field(description="whether it differs from the item's own class; null if unknown")
     score: float | None
 
 
@@ -176,11 +175,11 @@ class ItemsAnswer(BaseModel):
     pages: int
     items: list[GalleryItem]
     sentence: str
-    mean: str = Field(description="what their mean heatmap is of; empty where none of them has one")
+    mean: str = Field(description="what their mean heatmap shows; empty if there is none")
 
 
 class ItemAnswer(GalleryItem):
-    """All that the store has of an item, in sentences."""
+    """All that the store holds about an item, in sentences."""
 
     sentences: list[str]
     pictured: bool = Field(description="whether its photograph can be read")
@@ -197,24 +196,24 @@ class ClusterAnswer(BaseModel):
 
 
 class ClustersAnswer(BaseModel):
-    """How far clustering is, and what was found."""
+    """Progress and result of clustering."""
 
     state: Literal["waiting", "working", "ready", "failed"]
     message: str
     seconds: float
     clusters: list[ClusterAnswer]
-    points: list[tuple[int, int, float, float]] = Field(description="item, cluster, and its place from 0 to 1")
+    points: list[tuple[int, int, float, float]] = Field(description="item, cluster, and position from 0 to 1")
     note: str
 
 
 class ChannelItem(GalleryItem):
-    """An item in which a channel counted, and how much."""
+    """An item and the relevance of a channel in it."""
 
     value: float
 
 
 class ChannelList(BaseModel):
-    """The channels of a layer, the one that counted most first."""
+    """The channels of a layer, the largest relevance first."""
 
     layer: str
     channels: list[int]
@@ -222,7 +221,7 @@ class ChannelList(BaseModel):
 
 
 class ChannelAnswer(BaseModel):
-    """The items in which a channel counted most."""
+    """The items in which a channel has the most relevance."""
 
     layer: str
     channel: int
@@ -237,22 +236,22 @@ Long = Annotated[str, Field(max_length=CHARACTERS)]
 
 
 class TextQuestion(BaseModel):
-    """Everything that is said with a text."""
+    """A question about a text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Long
-    other: Long = Field(default="", description="of a network that gives embeddings: the text to compare with")
-    target: Text = Field(default="", description="the class, by number or name; left out: the network's answer")
-    continuation: Text = Field(default="", description="of a language model: what follows; left out: the likeliest")
+    other: Long = Field(default="", description="the text to compare with, for embedding networks")
+    target: Text = Field(default="", description="the class, by number or name; empty: the network's answer")
+    continuation: Text = Field(default="", description="for language models: the continuation; empty: the most likely")
     token: int | None = Field(default=None, ge=0, description="the same as the number of a token")
-    against: Text = Field(default="", description="the class or the continuation in the place of which")
-    method: Text = Field(default="", description="how it is explained; left out: the first on offer")
-    reference: Text = Field(default="", description="what words are compared with; left out: the first on offer")
+    against: Text = Field(default="", description="the class or the continuation to compare with")
+    method: Text = Field(default="", description="the method; empty: the first of the list")
+    reference: Text = Field(default="", description="what words are compared with; empty: the first of the list")
 
 
 class TextChoice(BaseModel):
-    """A method or a reference on offer."""
+    """A method or a reference to choose."""
 
     name: str
     title: str
@@ -267,13 +266,13 @@ class TextOffer(BaseModel):
     about: str
     classes: list[str]
     methods: list[TextChoice]
-    references: list[TextChoice] = Field(description="for the first method; the others have none")
-    characters: int = Field(description="that are taken at most")
-    examples: list[list[str]] = Field(description="texts to begin with; pairs where two are compared")
+    references: list[TextChoice] = Field(description="for the first method only")
+    characters: int = Field(description="the largest length of a text")
+    examples: list[list[str]] = Field(description="example texts; pairs if two texts are compared")
 
 
 class TextGuess(BaseModel):
-    """A class, or a token, that the network holds to be probable."""
+    """A probable class or token."""
 
     index: int
     name: str
@@ -321,7 +320,7 @@ class TextAnswer(BaseModel):
 
 
 class ClassChoice(BaseModel):
-    """A class that is offered in place of an unknown one."""
+    """A class with a name similar to an unknown one."""
 
     index: int
     name: str
@@ -332,15 +331,15 @@ class ErrorAnswer(BaseModel):
 
     error: str
     swap: dict[Literal["target", "against"], int] | None = Field(
-        default=None, description="where the rival scores higher: classes for the same question the other way round"
+        default=None, description="the two classes swapped, if the rival scores higher"
     )
     classes: list[ClassChoice] | None = Field(
-        default=None, description="where no class has the name: classes with similar names, or all of few"
+        default=None, description="classes with similar names, if no class has the name"
     )
 
 
 class ModelAnswer(BaseModel):
-    """A network on offer."""
+    """A network to choose."""
 
     name: str
     title: str
@@ -352,15 +351,15 @@ class ModelAnswer(BaseModel):
 
 
 class Limits(BaseModel):
-    """What is taken at most."""
+    """Limits of inputs."""
 
     bytes: int
     pixels: int
-    network: int = Field(description="bytes of a network that is dropped on the page")
+    network: int = Field(description="the largest size of a dropped network, in bytes")
 
 
 class SampleAnswer(BaseModel):
-    """A photograph to begin with."""
+    """An example photograph."""
 
     name: str
     title: str
@@ -368,19 +367,19 @@ class SampleAnswer(BaseModel):
 
 
 class ModelsAnswer(BaseModel):
-    """All networks, the one to begin with, the rules that can be named, the limits, photographs, texts, and a run."""
+    """All networks, the first one, the names of rules, the limits, example photographs, texts, and a run."""
 
     models: list[ModelAnswer]
     chosen: str
     rules: list[str]
     limits: Limits
     samples: list[SampleAnswer]
-    text: TextOffer | None = Field(description="the network that reads texts; none where none was given to the command")
-    gallery: GalleryOffer | None = Field(description="the run that is looked at; none where none was given")
+    text: TextOffer | None = Field(description="the network that reads texts; null if the command was given none")
+    gallery: GalleryOffer | None = Field(description="the run that is shown; null if none was given")
 
 
 class ClassProbability(BaseModel):
-    """A class that the network holds to be probable."""
+    """A probable class."""
 
     index: int
     name: str
@@ -401,7 +400,7 @@ class Account(BaseModel):
 
     score: float
     input: float
-    shared: float = Field(description="where a class is set apart: what rivals share, beside `input`")
+    shared: float = Field(description="the part that rivals share, in a comparison with rivals")
     bias: float
     dropped: float
     returned: float
@@ -421,20 +420,20 @@ class LayerRow(BaseModel):
 
 
 class Rival(BaseModel):
-    """A class that another one is set apart from."""
+    """A rival of the explained class."""
 
     index: int
     name: str
-    weight: float = Field(description="its part of all rivals, 0 to 1")
+    weight: float = Field(description="its weight among all rivals, 0 to 1")
 
 
 class Separation(BaseModel):
-    """How far a class and its rivals are apart."""
+    """The comparison of a class with its rivals."""
 
     size: float = Field(description="the part of the map that is specific to the class, 0 to 1")
-    percent: str = Field(description="the same in words; `sentence` goes on from there")
+    percent: str = Field(description="the same as text; `sentence` continues it")
     sentence: str
-    nothing: str = Field(description="that nothing sets the class apart; empty where something does")
+    nothing: str = Field(description="a warning if hardly anything is specific to the class; otherwise empty")
     difference: Heat = Field(description="red for the class, blue for its rivals")
     rivals: list[Rival]
     more: int = Field(description="rivals that are not listed")
@@ -444,22 +443,22 @@ class Answer(BaseModel):
     """An explanation."""
 
     model: str
-    method: str = Field(description="the one that answered")
+    method: str = Field(description="the method that answered")
     reason: str = Field(description="which method answered, and why")
-    bias: Literal["returned", "neuron", "spread"] | None = Field(description="none where a method knows no biases")
+    bias: Literal["returned", "neuron", "spread"] | None = Field(description="null if the method does not treat biases")
     target: int | None
     target_name: str
     against: int | None
     against_name: str
     question: Literal["evidence", "apart"]
     classes: list[ClassProbability]
-    score: float = Field(description="the network's own number, f(x); its positive part is explained")
+    score: float = Field(description="the score of the network, f(x); its positive part is explained")
     title: str = Field(description="what was computed, in one line")
-    sentences: list[str] = Field(description="what its numbers are")
+    sentences: list[str] = Field(description="the numbers, in sentences")
     same: str = Field(description="that the map does not depend on the class, and what to ask instead; or empty")
-    warning: str = Field(description="what must be said first, such as that the input holds little; or empty")
+    warning: str = Field(description="the most important warning, such as that the input holds little; or empty")
     consistent: str = Field(description="whether the map is consistent, and why not; or empty")
-    account: Account | None = Field(description="where the score went; none where a method does not split it")
+    account: Account | None = Field(description="where the score went; null if the method does not split it")
     check: str
     notes: list[str]
     seen: str = Field(description="what the network saw, a PNG in base64")
@@ -488,11 +487,11 @@ class LayerAnswer(BaseModel):
     title: str
     sentence: str
     heat: Heat
-    channels: list[Channel] = Field(description="those that hold most, the strongest first")
+    channels: list[Channel] = Field(description="the channels with the most relevance, the largest first")
 
 
 class DeletionAnswer(BaseModel):
-    """What the network does when a map is believed."""
+    """The result of hiding patches in the order of a map."""
 
     area: float = Field(description="a difference of probabilities, −1 to 1; a random map scores 0")
     sentence: str

@@ -121,10 +121,10 @@ class Guard:
             return 403, "this address is not the page's own; open the one that the command printed."
         origins = {f"http://{name}" for name in self.hosts}
         if any(origin.lower() not in origins for origin in headers.get("origin", [])):
-            return 403, "requests from other web sites are refused."
+            return 403, "requests from other web sites are rejected."
         foreign = any(site not in ("same-origin", "none") for site in headers.get("sec-fetch-site", []))
         if foreign and not _opens_the_page(scope, headers):
-            return 403, "requests from other web sites are refused."
+            return 403, "requests from other web sites are rejected."
         if scope["path"].startswith("/api/"):
             given = headers.get(TOKEN_HEADER, [])
             if len(given) != 1 or not hmac.compare_digest(given[0].encode("latin-1"), self.token.encode("latin-1")):

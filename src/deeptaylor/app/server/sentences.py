@@ -53,7 +53,7 @@ def write_title(method: str, e: Explanation, name: str, rival: str) -> str:
         return f"Which pixels speak for {what}"
     if rival:
         return f"{what} against {quote(rival)}"
-    return f"What sets {what} apart" if e.rivals[0] else f"{what} has no rival here"
+    return f"What is specific to {what}" if e.rivals[0] else f"{what} has no rival here"
 
 
 def write_sentences(method: str, e: Explanation, name: str, rival: str) -> list[str]:
@@ -117,7 +117,7 @@ def describe_overlap(share: float, name: str, other: str) -> str:
     if share > MAX_OVERLAP:
         return (
             f"This map does not depend on the class: {format_percent(share)} of it is the same for the next class, "
-            f"{quote(other)}. Ask what sets {quote(name)} apart, or choose secants as the method."
+            f"{quote(other)}. Ask what is specific to {quote(name)}, or choose secants as the method."
         )
     return f"{format_percent(share)} of the map is the same for the next class, {quote(other)}."
 
@@ -143,9 +143,8 @@ def _contrast(e: Contrast, what: str, rival: str) -> list[str]:
         return ["No other class has a positive score: nothing is shared with rivals, and all evidence is shown."]
     others, have = (quote(rival), "has") if rival else ("its rivals", "have")
     same = format_percent(0.5**POWER)
-    counted = f"{format_percent(_own_share(e))} of the evidence for {what} is counted as its own"
-    part = f"the part where {others} {have} little evidence"
-    return [f"{counted}: {part}. Where both have equal evidence, {same} of a pixel counts."]
+    lies = f"{format_percent(_own_share(e))} of the evidence for {what} lies where {others} {have} little"
+    return [f"{lies}. Of a pixel where both have equal evidence, {same} counts as such."]
 
 
 def describe_no_separation(e: Contrast) -> str:

@@ -36,7 +36,7 @@ _ALL = (
         "integrated gradients",
         "captum",
         captum.integrated_gradients,
-        f"The gradient's mean on the way from the zero input, times the input; {captum.STEPS} steps.",
+        f"The mean gradient on the line from the zero input, times the input; {captum.STEPS} steps.",
     ),
     Baseline(
         "smoothgrad",
@@ -81,9 +81,9 @@ _ALL = (
         "guided backpropagation",
         "captum",
         captum.guided_backpropagation,
-        "The gradient, of which every ReLU lets only the positive part through.",
+        "The gradient; every ReLU passes only its positive part.",
     ),
-    Baseline("random", None, calling.random, "Noise: what any method must beat."),
+    Baseline("random", None, calling.random, "Noise, which any method must beat."),
 )
 BASELINES: Mapping[str, Baseline] = MappingProxyType({baseline.name: baseline for baseline in _ALL})
 

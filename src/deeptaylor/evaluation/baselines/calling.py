@@ -237,9 +237,9 @@ def check_same(before: Tensor, made: nn.Module, x: Tensor) -> None:
         after = made(x)
     if not torch.allclose(before, after, rtol=0, atol=_AGREEMENT * float(before.abs().max())):
         raise InputError(
-            "Rewritten for methods that look for its modules, this network gives other scores than it does itself, up "
-            f"to {float((before - after).abs().max()):.3g} away: another network would be explained. A layer whose "
-            "forward() leaves out its bias may be the cause. Otherwise choose a method that takes gradients only."
+            "This method needs the network as modules. Rewritten that way, its scores differ by up to "
+            f"{float((before - after).abs().max()):.3g}, so another network would be explained. A layer whose "
+            "forward() leaves out its bias may be the cause. Otherwise choose a method that uses gradients only."
         )
 
 

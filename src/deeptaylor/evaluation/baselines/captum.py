@@ -42,7 +42,7 @@ __all__ = [
 def load_grad_cam() -> Any:
     """pytorch-grad-cam, or captum's methods where that does not import: it wants a torchvision that does."""
     try:
-        return optional_package("pytorch_grad_cam", "Grad-CAM is of the package grad-cam", "evaluation")
+        return optional_package("pytorch_grad_cam", "Grad-CAM comes from the package grad-cam", "evaluation")
     except MissingPackageError:
         return load_captum()
 
@@ -267,7 +267,7 @@ def deeplift(network: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
 
 @use_copy
 def guided_backpropagation(network: nn.Module, x: Tensor, classes: Tensor) -> Tensor:
-    """The gradient, of which every ReLU lets only the positive part through."""
+    """The gradient; every ReLU passes only its positive part."""
     method = load_captum().GuidedBackprop(ClassScore(_replace(trace_modules(network, x), _replace_for_guided)))
     with ignore_warnings(*_ABOUT_HOOKS):
         relevance: Tensor = method.attribute(x.requires_grad_(), additional_forward_args=classes)

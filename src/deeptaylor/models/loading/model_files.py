@@ -219,7 +219,7 @@ def list_pickled_names(path: Path) -> list[str]:
             size = archive.getinfo(inner).file_size
             if size > _LARGEST_PICKLE:
                 raise LoadError(
-                    f"{path} is refused: its list of names unpacks to {_format_gib(size)}, which no network needs."
+                    f"{path} is rejected: its list of names unpacks to {_format_gib(size)}, which no network needs."
                 )
             names = set(_list_globals(io.BytesIO(archive.read(inner))))
     else:
@@ -289,7 +289,7 @@ STATE_READERS: Mapping[FileKind, Callable[[Path], dict[str, Tensor]]] = {
 def unwrap_state(path: Path, saved: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Return the state dict itself, also out of a checkpoint of a training program; and a note if it is one of several.
 
-    Beside it lie, for example, the means of the weights over the training ("ema").
+    The file also holds, for example, the means of the weights over the training ("ema").
     """
     if isinstance(saved, Mapping):
         if _is_state(saved):
@@ -346,7 +346,7 @@ def fill_network(network: nn.Module, state: Mapping[str, Tensor], source: str) -
         raise LoadError(
             f"the weights in {source} do not fit {type(network).__name__}:"
             + format_list("the network needs and the file lacks", missing)
-            + format_list("the file has and the network does not know", unexpected)
+            + format_list("the file has and the network lacks", unexpected)
             + format_list("of another shape", shapes)
             + format_list("not plain real numbers: quantised, sparse, complex or without data", numbers)
             + "\nIs this the architecture, with as many classes, that the file was saved from?"

@@ -55,7 +55,7 @@ _PREPARATION = (
     + "mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225),\n"
     + " " * 37
     + 'interpolation="bilinear")',
-    "preparation: domain=dt.Real() or another domain in its place if inputs are no photographs.",
+    "preparation: domain=dt.Real() or another domain in its place if inputs are not photographs.",
 )
 _CLASS_NAMES = (
     "what its classes are called",

@@ -443,7 +443,7 @@ def _unpack(path: Path) -> dict[str, bytes]:
         with gzip.open(path) as file:
             data = file.read(_MOST_BYTES + 1)
         if len(data) > _MOST_BYTES:
-            raise LoadError(f"{path} is refused: unpacked it has more than {format_size(_MOST_BYTES)}.")
+            raise LoadError(f"{path} is rejected: unpacked it has more than {format_size(_MOST_BYTES)}.")
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as package:
             plain = [member for member in package if member.isreg() and not member.issparse()]
             return {member.name: held.read() for member in plain if (held := package.extractfile(member))}

@@ -69,7 +69,7 @@ def open_picture(
         raise InputError(f"{name} is not a picture that can be read, whatever its name says.") from error
     except _BOMBS as error:
         raise InputError(
-            f"{name} is refused before decoding: {str(error).partition(',')[0]}; make it smaller first, such as with "
+            f"{name} is rejected before decoding: {str(error).partition(',')[0]}; make it smaller first, such as with "
             "ImageMagick: magick FILE -resize 4000x4000 smaller.jpg"
         ) from error
     except OSError as error:
@@ -79,7 +79,7 @@ def open_picture(
     with image:
         if most_pixels is not None and image.width * image.height > most_pixels:
             raise InputError(
-                f"{name} is refused before decoding: {image.width} × {image.height} pixels, at most "
+                f"{name} is rejected before decoding: {image.width} × {image.height} pixels, at most "
                 f"{most_pixels / 1e6:g} million are taken."
             )
         yield image
@@ -140,7 +140,7 @@ def _convert(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     except InputError:
         raise
     except _BOMBS as error:
-        raise InputError(f"{where} is refused before decoding: {error}") from error
+        raise InputError(f"{where} is rejected before decoding: {error}") from error
     except Exception as error:  # OSError mostly; but damaged data make Pillow raise nearly anything
         raise InputError(f"{where} is damaged or cut short: {_error_text(error)}") from error
     if frames > 1:
@@ -158,7 +158,7 @@ def _convert(photo: Image.Image, mode: Literal["RGB", "L"]) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         if image.getchannel("A").getextrema() != (255, 255):
-            warn(f"{name} is transparent in places; they are put on white.")
+            warn(f"{name} is transparent in places; these are filled with white.")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     if photo.mode not in _SAME[mode] and not photo.mode.startswith("I"):
         warn(f"{name} is {_MODE_NAMES.get(photo.mode, photo.mode)}; converted to {'RGB' if mode == 'RGB' else 'gray'}.")

@@ -174,7 +174,7 @@ class Pretrained(ModelSource):
         )
 
     def random_input(self) -> Tensor | None:
-        """Return a random input from the domain, shaped like a photograph; None if inputs are no photographs."""
+        """Return a random input from the domain, shaped like a photograph; None if inputs are not photographs."""
         if self.preparation is None:
             return None
         drawn = torch.rand(1, *self.preparation.shape, generator=torch.Generator().manual_seed(0))
@@ -184,9 +184,7 @@ class Pretrained(ModelSource):
     def preprocess(self, photo: str | os.PathLike[str] | Image.Image) -> tuple[Tensor, Image.Image]:
         """Return the input (1, channels, height, width) for a photograph, and the part that the network sees."""
         if self.preparation is None:
-            raise InputError(
-                "This network came with a domain and without a preparation: its inputs are no photographs."
-            )
+            raise InputError("This network has a domain but no preparation: its inputs are not photographs.")
         return self.preparation(photo)
 
     def output(self, x: Tensor) -> Tensor:
@@ -215,7 +213,7 @@ class Pretrained(ModelSource):
         """Return the k most probable classes of each sample from the output of the network."""
         if output.ndim != 2:
             raise InputError(
-                f"The network's output has shape {tuple(output.shape)}; classes are told from (batch, classes)."
+                f"Classes need an output of shape (batch, classes); that of the network is {tuple(output.shape)}."
             )
         self.check_outputs(output.shape)
         likely = None if self.probabilities is None else self.probabilities(output)
@@ -267,7 +265,7 @@ def _to_photo(photo: Any) -> str | os.PathLike[str] | Image.Image:
     if photo.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (3, 4))) or not photo.size:
         raise InputError(
             f"An array of pixels is uint8, 0 to 255, of shape (height, width), (…, 3) or (…, 4); got {photo.dtype} "
-            f"{shape}. Its white is not guessed. (An array of real numbers is a batch that is prepared already, with "
+            f"{shape}. White is not guessed. (An array of real numbers is a batch that is prepared already, with "
             "four axes: samples, channels, height, width.)"
         )
     return Image.fromarray(np.ascontiguousarray(photo))

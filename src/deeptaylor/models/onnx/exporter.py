@@ -84,8 +84,8 @@ def export_explainer(
     method = explainer.choose(example, None if isinstance(target, str) else target).method
     if method not in PRESETS:
         raise InputError(
-            f"An ONNX file holds explainers by deep Taylor, 'paper' and 'cp-lrp'; this one answers by {method!r}, "
-            "whose reverse pass cannot be exported. Use {method}, or keep the explainer in Python.",
+            f"Only explainers by deep Taylor, 'paper' and 'cp-lrp' can be exported to ONNX; this one uses {method!r}, "
+            "whose backward pass cannot be exported. Use {method}, or keep the explainer in Python.",
             method="deep-taylor",
         )
     if not path.parent.is_dir():

@@ -109,11 +109,9 @@ def _parse_protobuf(path: Path) -> onnx.ModelProto:
     except (DecodeError, ValueError) as error:
         if isinstance(error, OnnxError):
             raise
-        raise OnnxError(f"{path.name} is not an ONNX file, or not the whole of one: {error}") from error
+        raise OnnxError(f"{path.name} is not a complete ONNX file: {error}") from error
     if not model.graph.node or not model.opset_import:
-        raise OnnxError(
-            f"{path.name} is not an ONNX file, or not the whole of one: no {_describe_missing(model)} in it."
-        )
+        raise OnnxError(f"{path.name} is not a complete ONNX file: no {_describe_missing(model)} in it.")
     return model
 
 
@@ -156,7 +154,7 @@ def _check_standard(model: onnx.ModelProto, path: Path) -> None:
             "its operators mean may have changed. Export it with an earlier opset, or install a newer onnx."
         )
     if model.graph.sparse_initializer:
-        raise OnnxError(f"{path.name} has sparse initialisers, which are not read; store them densely.")
+        raise OnnxError(f"{path.name} has sparse initialisers, which are not supported; store them as dense tensors.")
 
 
 def iterate_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -215,7 +213,7 @@ def _order_message(node: onnx.NodeProto, name: str, makers: dict[str, onnx.NodeP
 def check_schema(model: onnx.ModelProto, path: Path) -> None:
     """Run onnx.checker on the graph with its weights declared as inputs; they are checked when they are read.
 
-    What the file says of its outputs is not read, and need not be there.
+    What the file says of its outputs is not supported, and need not be there.
     """
     onnx = import_onnx()
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
@@ -292,7 +290,7 @@ def count_bytes(proto: onnx.TensorProto) -> int:
         onnx = import_onnx()
         kinds = {number: word for word, number in onnx.TensorProto.DataType.items()}
         raise OnnxError(
-            f"Tensor {name!r} has the type {kinds.get(proto.data_type, proto.data_type)}, which is not read: "
+            f"Tensor {name!r} has the type {kinds.get(proto.data_type, proto.data_type)}, which is not supported: "
             "quantised and textual networks cannot be decomposed; use the network in floating point."
         )
     dims = [int(d) for d in proto.dims]
@@ -307,7 +305,7 @@ def read_tensor(proto: onnx.TensorProto, folder: Path | None) -> Tensor:
     name, size = proto.name or "without a name", count_bytes(proto)
     if proto.data_location == 1:
         if folder is None:
-            raise OnnxError(f"Tensor {name!r} lies in a file of its own; only initialisers may.")
+            raise OnnxError(f"Tensor {name!r} is stored in another file, which is allowed only for initialisers.")
         kind = _find_dtype(proto.data_type)
         array = np.frombuffer(_read_external(proto, folder, size), kind.newbyteorder("<")).astype(kind)
     else:
@@ -362,8 +360,8 @@ def _read_external(proto: onnx.TensorProto, folder: Path, size: int) -> bytes:
         file = (folder / location).resolve(strict=True)
         if not file.is_relative_to(folder.resolve(strict=True)):
             raise OnnxError(
-                f"Tensor {name!r} asks for data at {location!r}, which is a link out of the model's folder; "
-                "put the file itself beside the model."
+                f"Tensor {name!r} asks for data at {location!r}, which links to a place outside the model's "
+                "folder; copy the file itself into that folder."
             )
         if not file.is_file():
             raise OnnxError(f"Tensor {name!r} asks for data at {location!r}, which is not a plain file.")

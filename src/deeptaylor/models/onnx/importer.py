@@ -94,7 +94,7 @@ def check_operators(model: onnx.ModelProto, path: Path) -> None:
     if kinds.keys() & {"Loop", "Scan", "SequenceMap"}:
         advice += " Loops have no fixed graph; export the network with them unrolled."
     raise OnnxError(
-        f"{path.name} (opset {read_opset(model)}) has operators that are not read: {'; '.join(listed)}.{advice}"
+        f"{path.name} (opset {read_opset(model)}) has operators that are not supported: {'; '.join(listed)}.{advice}"
     )
 
 
@@ -144,7 +144,7 @@ def read_constant(node: onnx.NodeProto) -> Tensor:
     kinds = {"value_float": torch.float32, "value_floats": torch.float32, "value_int": torch.int64}
     if attribute.name not in {*kinds, "value_ints"}:
         raise OnnxError(
-            f"The constant {describe_name(node)!r} is text or sparse ({attribute.name}), which is not read."
+            f"The constant {describe_name(node)!r} is text or sparse ({attribute.name}), which is not supported."
         )
     return torch.tensor(
         list(value) if attribute.name.endswith("s") else value, dtype=kinds.get(attribute.name, torch.int64)
@@ -507,10 +507,7 @@ class _Importer:
             fix = ""
             if name in self.result.input_names:
                 fix = f" It is an input: fix it at a value, fixed={{{name!r}: …}}."
-            raise OnnxError(
-                f"{self._where(node)} takes {name!r}, which depends on the data, where a number "
-                f"must be known beforehand.{fix}"
-            )
+            raise OnnxError(f"{self._where(node)} needs a constant number, but {name!r} depends on the data.{fix}")
         return ValueReference(name, kind in ("Host", "Maybe"))
 
     def _store(self, name: str) -> WeightReference:
@@ -537,7 +534,7 @@ class _Importer:
         """Raise if outputs beyond those computed (masks, indices, statistics) are read."""
         read = [o for o in node.output[made:] if o in self.read_names]
         if read:
-            raise OnnxError(f"{self._where(node)} makes {read[0]!r}, which is used; this output is not read.")
+            raise OnnxError(f"{self._where(node)} makes {read[0]!r}, which is used; this output is not supported.")
 
     # --- the end --------------------------------------------------------------------------------------------------
 

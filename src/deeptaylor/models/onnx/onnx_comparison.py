@@ -39,7 +39,7 @@ _BYTES = 256  # whole numbers of a byte
 
 
 class OnnxMismatchError(OnnxError, MismatchError):
-    """The network that was read does not give what the ONNX file gives."""
+    """The imported network gives other results than the ONNX file."""
 
 
 def compare_outputs(

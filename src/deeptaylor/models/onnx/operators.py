@@ -385,9 +385,9 @@ def extreme(pair: Callable[..., Tensor], largest: bool) -> Callable[..., Tensor]
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
     """Cast."""
     if to not in TYPES:
-        raise ValueError(f"a cast to ONNX's type number {to} is not read")
+        raise ValueError(f"a cast to ONNX's type number {to} is not supported")
     if to in WIDENED:
-        raise ValueError("a cast to unsigned whole numbers of 16 or more bits is not read; cast to int64")
+        raise ValueError("a cast to unsigned whole numbers of 16 or more bits is not supported; cast to int64")
     return x.to(TYPES[to])
 
 
@@ -540,7 +540,7 @@ def average_pool(
     """AveragePool."""
     n, kernel = _count_axes(x), list(kernel_shape)
     if any(d != 1 for d in dilations or ()):
-        raise ValueError("average pooling with a dilation is not read")
+        raise ValueError("average pooling with a dilation is not supported")
     stride, one, pool = list(strides or [1] * n), [1] * n, _AVERAGE[n - 1]
     before, after = _find_margins(x, kernel, stride, one, pads, auto_pad)
     if count_include_pad and any(before + after):
@@ -570,7 +570,7 @@ def lp_pool(
     """LpPool: (Σ |x|^p)^(1/p)."""
     n, kernel = _count_axes(x), list(kernel_shape)
     if any(d != 1 for d in dilations or ()):
-        raise ValueError("L^p pooling with a dilation is not read")
+        raise ValueError("L^p pooling with a dilation is not supported")
     stride = list(strides or [1] * n)
     before, after = _find_margins(x, kernel, stride, [1] * n, pads, auto_pad)
     if any(before + after):
@@ -642,7 +642,7 @@ def affine_grid(theta: Tensor, size: Host, *, align_corners: int = 0) -> Tensor:
 
 def _count_axes(x: Tensor) -> int:
     if not 3 <= x.ndim <= 5:
-        raise ValueError(f"a convolution or pooling over {x.ndim - 2} axes is not read")
+        raise ValueError(f"a convolution or pooling over {x.ndim - 2} axes is not supported")
     return x.ndim - 2
 
 

@@ -29,7 +29,7 @@ def _spread(t: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
 
 def _range(kind: torch.dtype) -> tuple[float, float]:
     if kind not in (torch.uint8, torch.int8, torch.int16):
-        raise ValueError(f"quantisation to {kind} is not read")
+        raise ValueError(f"quantisation to {kind} is not supported")
     info = torch.iinfo(kind)
     return float(info.min), float(info.max)
 
@@ -53,7 +53,7 @@ def quantize(
     """QuantizeLinear: round(x / scale) + zero point, inside of the range of its type; as floats."""
     stored = TYPES[output_dtype or _UINT8] if zero_point is None else zero_point.dtype
     if output_dtype is not None and TYPES.get(output_dtype) is not stored:
-        raise ValueError(f"quantisation to ONNX's type number {output_dtype} is not read")
+        raise ValueError(f"quantisation to ONNX's type number {output_dtype} is not supported")
     kind = TYPES[precision] if precision else scale.dtype
     y = torch.round(x.to(kind) / _spread(scale.to(kind), x, axis, block_size))
     if zero_point is not None:

@@ -219,7 +219,7 @@ def lstm(
 ) -> tuple[Tensor, ...]:
     """LSTM."""
     if input_forget:
-        raise ValueError("an LSTM with coupled gates (input_forget) is not read")
+        raise ValueError("an LSTM with coupled gates (input_forget) is not supported")
     names = _read_names(activations, ["Sigmoid", "Tanh", "Tanh"], direction)
     functions = _Functions(names, activation_alpha, activation_beta, clip)
     states = [initial_h, initial_c]

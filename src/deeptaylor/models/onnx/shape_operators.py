@@ -121,7 +121,7 @@ def _constant_of_shape(shape: Array, *, value: float = 0.0, dtype: torch.dtype |
 
 def _scatter(a: Array, indices: Array, updates: Array, *, reduction: str = "none") -> Array:
     if reduction != "none":
-        raise OnnxError("ScatterND with a reduction is not read.")
+        raise OnnxError("ScatterND with a reduction is not supported.")
     result = a.copy()
     result[tuple(np.moveaxis(indices.astype(np.int64), -1, 0))] = updates
     return result
@@ -451,7 +451,7 @@ def resize(
         scales, roi = roi, None
         coordinate_transformation_mode, nearest_mode = "asymmetric", "floor"
     if mode != "nearest" and not x.is_floating_point():
-        raise ValueError(f"{mode} resizing of whole numbers is not read")
+        raise ValueError(f"{mode} resizing of whole numbers is not supported")
     along = [a % x.ndim for a in axes] if axes is not None else list(range(x.ndim))
     targets, factors = _find_targets(x, along, scales, sizes, keep_aspect_ratio_policy, batch)
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
@@ -581,7 +581,7 @@ class _AxisResize:
             weights = np.where((taps < 0) | (taps >= self.size), 0, weights)
         totals = weights.sum(1, keepdims=True)
         if not totals.all():
-            raise ValueError("a place has no element inside the tensor")
+            raise ValueError("an index lies outside the tensor")
         result = np.zeros((len(self.places), self.size))
         rows = np.broadcast_to(np.arange(len(self.places))[:, None], taps.shape)
         np.add.at(result, (rows, taps.clip(0, self.size - 1)), weights / totals)

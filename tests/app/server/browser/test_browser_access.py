@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import deeptaylor as dt
-from browser import PHONE, SHOWN, ask, in_view, opened, photo, refused, settled, shoot, upload, violations
+from browser import DESK, PHONE, SHOWN, ask, in_view, opened, photo, refused, settled, shoot, upload, violations
 from deeptaylor.app.server.main import serve
 
 pytestmark = pytest.mark.browser
@@ -370,3 +370,37 @@ def test_the_page_ends_with_its_footer(chromium: Any, own: dt.Pretrained, look: 
         ends = page.eval_on_selector("footer", "f => f.getBoundingClientRect().bottom + scrollY")
         assert page.evaluate("document.scrollingElement.scrollHeight") <= ends + 40
         shoot(page, f"deep_{look}")
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_a_tour_on_the_first_visit_can_be_followed_and_skipped(
+    chromium: Any, address: str, size: dict[str, int]
+) -> None:
+    with opened(chromium, address, tour=True, viewport=size) as page:
+        steps = []
+        for _ in range(3):
+            steps.append(page.inner_text("#tour-title"))
+            in_view(page, "#tour")
+            assert violations(page) == []
+            shoot(page, f"tour_{len(steps)}_{size['width']}")
+            page.click("#tour .main")
+        assert steps == ["1 of 3: Choose a photograph", "2 of 3: Read the answer", "3 of 3: Ask further"]
+        assert page.locator("#tour").is_hidden()
+        assert page.locator(".toured").count() == 0
+        page.reload()  # it is shown once
+        page.wait_for_selector("body[data-ready]")
+        assert page.locator("#tour").is_hidden()
+        for key in ("Enter", "Escape"):  # on the button that skips, and anywhere
+            page.evaluate("localStorage.clear()")
+            page.reload()
+            page.get_by_role("button", name="Skip the tour").press(key)
+            assert page.locator("#tour").is_hidden()
+        upload(page)
+
+
+def test_method_and_reference_stand_beside_the_map(page: Any) -> None:
+    upload(page)
+    page.select_option("[name=method]", "secant")
+    page.locator(".made", has_text="Method: Secants. Reference: the picture’s own mean colour.").wait_for()
+    page.select_option("[name=method]", "paper")
+    page.locator(".made", has_text="Reference: none.").wait_for()

@@ -65,7 +65,7 @@ def one(page: Any) -> None:
 
 def channel(page: Any) -> None:
     page.select_option("#channel-layer", "0")
-    page.locator("#channel-items", has_text="the piece of the photograph in which").wait_for()
+    page.locator("#channel-items", has_text="Above: the part of the photograph").wait_for()
     loaded(page, "#channel-items")
 
 

@@ -81,12 +81,12 @@ def test_a_wrong_number_is_said_in_the_dialog(page: Any) -> None:
     fill(page)
     page.fill("#network-dialog [name=mean]", "red")
     page.get_by_role("button", name="Read and explain it").click()
-    page.locator("dialog [role=alert]", has_text="mean red: a number").wait_for()
+    page.locator("dialog [role=alert]", has_text="mean red: give a number").wait_for()
 
 
 def test_only_onnx_is_opened(page: Any) -> None:
     with page.expect_file_chooser() as waiting:
         page.get_by_role("button", name="Open your own network (ONNX)").click()
     waiting.value.set_files({"name": "mine.pt", "mimeType": "application/octet-stream", "buffer": b"x"})
-    page.locator("#refusal", has_text="mine.pt is no ONNX file").wait_for()
+    page.locator("#refusal", has_text="mine.pt is not an ONNX file").wait_for()
     assert page.locator("#network-dialog").is_hidden()

@@ -69,7 +69,7 @@ def test_a_photograph_of_too_many_pixels_is_shrunk_and_that_is_said(page: Any) -
     page.set_input_files("#file", {"name": "wide.png", "mimeType": "image/png", "buffer": file.getvalue()})
     settled(page)
     said = page.inner_text("#picture-note")
-    assert said.startswith("It has 9000 × 4600 pixels and was shrunk to 2048 × 1047 before it was sent")
+    assert said.startswith("It has 9000 × 4600 pixels and was shrunk to 2048 × 1047 before the upload")
     upload(page)
     assert page.inner_text("#picture-note") == ""
 
@@ -216,8 +216,8 @@ def test_the_layers_begin_with_the_whole_score(page: Any, own: dt.Pretrained) ->
     assert rows.first.locator(".number").inner_text() == "100 %"
     taken = 100 * float(ledger.entries[0, 2, 0]) / float(ledger.score[0])
     assert taken > 1
-    assert f"biases took {taken:.3g} %" in rows.first.inner_text()
-    page.get_by_text("also steps that only hand on").click()
+    assert f"biases absorbed {taken:.3g} %" in rows.first.inner_text()
+    page.get_by_text("also list layers that only pass relevance on").click()
     assert rows.count() == len(ledger.rows)
     # Its relevance is the score alone: there is no map to choose.
     assert rows.first.locator("button").count() == 0

@@ -28,7 +28,7 @@ def test_an_upload_that_is_too_large(page: Any) -> None:
 
 REFUSED = {
     "text.jpg": (b"just words", "text.jpg is not a picture that can be read, whatever its name says."),
-    "cut.png": (photo()[:200], "cut.png is damaged or cut short"),
+    "cut.png": (photo()[:200], "the picture is damaged or cut short"),
     "empty.png": (b"", "empty.png is empty."),
     "huge.png": (bytes(13 * 2**20), "huge.png is too large: 13.0 MiB; at most 12 MiB are accepted."),
 }
@@ -69,7 +69,7 @@ def test_what_is_no_picture_leaves_the_answer_before(page: Any, name: str) -> No
     said.filter(has_text=words).wait_for()
     settled(page, 2)
     assert page.get_by_text(words).count() == 1
-    assert "What is shown is the answer before, for photo.png." in said.inner_text()
+    assert "The previous answer, for photo.png, is still shown." in said.inner_text()
     assert page.inner_text("#file-name") == "photo.png"
     assert [page.locator(".title").nth(k).inner_text() for k in (0, 1)] == ["“dog” against “moon”"] * 2
     assert [(pixels(page, SHOWN) == before[0]).all(), (pixels(page, beside) == before[1]).all()] == [True, True]
@@ -80,7 +80,7 @@ def test_what_is_no_picture_leaves_the_answer_before(page: Any, name: str) -> No
     shoot(page, f"no_picture_after_{name}")
     # It is the picture that further questions are about.
     page.locator("#classes button", has_text="star").click()
-    page.locator(".title", has_text="What sets “star” apart").first.wait_for()
+    page.locator(".title", has_text="What is specific to “star”").first.wait_for()
     settled(page, 2)
     upload(page, "good.png")
     settled(page, 2)

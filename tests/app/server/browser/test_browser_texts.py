@@ -178,7 +178,7 @@ def test_by_keyboard(chromium: Any, texts: str) -> None:
         page.focus("#tab-texts")
         page.keyboard.press("ArrowLeft")
         assert page.evaluate("document.activeElement.id") == "tab-pictures"
-        assert page.inner_text("h1") == "Which pixels made the network say so?"
+        assert page.inner_text("h1") == "Which pixels decided the network’s answer?"
         assert page.locator("#pick").is_visible()
         page.keyboard.press("End")
         assert page.locator(".text-pane").is_visible()

@@ -124,7 +124,7 @@ var METHODS = [
   ["deep-taylor", "Deep Taylor decomposition", "splits the score, layer by layer, down to the pixels"],
   ["paper", "Deep Taylor, as in the paper", "biases keep their share of the score; averages count as pooling"],
   ["secant", "Secants", "the exact difference from the picture’s own mean colour: red raises the score, blue lowers it"],
-  ["attnlrp", "AttnLRP", "for attention: products give half to each factor, the softmax is taken by its tangent"],
+  ["attnlrp", "AttnLRP", "for attention: each factor of a product gets half; the softmax is replaced by its tangent"],
   ["cp-lrp", "CP-LRP", "treats attention and norms as constants; every layer uses the z rule"],
   ["sensitivity", "Sensitivity", "where a small change would matter most: the squared gradient"],
   ["taylor", "Taylor at the nearest root", "compares with the nearest picture that has a low score; takes some seconds"]
@@ -151,7 +151,7 @@ var Settings = class {
       return make("label", {}, input, ` ${words2}`);
     });
     this.form.append(
-      field("How it is explained", method, " "),
+      field("Explain with", method, " "),
       level,
       make("fieldset", { class: "deep" }, make("legend", {}, "Biases of the network"), ...biases),
       make(
@@ -198,10 +198,14 @@ var Settings = class {
     for (const part of this.form.querySelectorAll(".taylor")) part.hidden = this.method !== "taylor";
   }
 };
+var REFERENCES = {
+  secant: "the picture’s own mean colour",
+  taylor: "the nearest picture with a low score"
+};
 function made(method, bias) {
   const named = METHODS.find(([value]) => value === method)?.[1] ?? method;
   const biases = BIASES.find(([value]) => value === bias)?.[1];
-  return biases ? `${named}; biases ${biases}` : named;
+  return `Method: ${named}. Reference: ${REFERENCES[method] ?? "none"}.${biases ? ` Biases ${biases}.` : ""}`;
 }
 function known(options) {
   if (options["method"] !== "deep-taylor") for (const name of DEEP) delete options[name];
@@ -224,7 +228,7 @@ var KINDS = [
   ["target", "another class"],
   ["model", "another network"],
   ["method", "another method"],
-  ["bias", "the same method with biases treated otherwise"]
+  ["bias", "the same method with other handling of biases"]
 ];
 var Compare = class {
   constructor(models, changed, repaint) {
@@ -316,7 +320,7 @@ var cropPath = (layer, channel, place) => `${ROOT}/layers/${layer}/${channel}/${
 // src/refusal.ts
 function refusal(said, offered, correct) {
   return {
-    words: said.split("\n").map((line) => make("p", {}, line)),
+    words: [...said.split("\n"), ...offered.length ? ["Did you mean:"] : []].map((line) => make("p", {}, line)),
     buttons: offered.map(({ index, name }) => make("button", { type: "button", click: () => correct(String(index)) }, name))
   };
 }
@@ -499,7 +503,7 @@ var ClusterMap = class {
     svg.setAttribute("viewBox", "-2 -2 104 104");
     svg.setAttribute("role", "img");
     svg.setAttribute("class", "scatter");
-    svg.setAttribute("aria-label", `${points.length} heatmaps in ${clusters.length} clusters, drawn where those that look alike lie together`);
+    svg.setAttribute("aria-label", `${points.length} heatmaps in ${clusters.length} clusters, drawn so that similar heatmaps are close`);
     for (const [, cluster, x, y] of points) {
       const point = document.createElementNS(SVG, "circle");
       const at = { cx: String(100 * x), cy: String(100 - 100 * y), r: "1.1", class: `c${cluster % COLOURS}` };
@@ -578,7 +582,7 @@ var ItemDialog = class {
         ...told.mapped ? [figure(itemPath(number2, "heatmap"), told.pictured ? "Its heatmap over the photograph in grey" : "Its heatmap")] : []
       ];
       this.again.hidden = !told.pictured || !this.network;
-      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” asks the network of the tab “Pictures”: ${this.network}.`)];
+      const by = this.again.hidden ? [] : [make("p", { class: "soft" }, `“Explain it again” uses the network of the tab “Pictures”, ${this.network}.`)];
       this.body.replaceChildren(make("div", { class: "figures" }, ...figures), ...told.sentences.map((said) => make("p", { class: "says" }, said)), ...by);
     } catch (error) {
       this.refuse(words(error));
@@ -767,8 +771,8 @@ var NetworkDialog = class {
     const go = make("button", { type: "submit", class: "main" }, "Read and explain it");
     form.append(
       make("h2", { id: "network-title" }, `Explain the network ${file.name}?`),
-      make("p", {}, `The file (${size}) is handed to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It takes the place of a network that was opened here before, and is forgotten when the program ends.`),
-      make("p", {}, "The file does not say how photographs were prepared in training. A wrong value gives wrong answers without a word, so please say it:"),
+      make("p", {}, `The file (${size}) is sent to the program behind this page, on this machine. It is read as a list of known operations; no code in it is run. It replaces the network that was opened here before, and it is not kept when the program ends.`),
+      make("p", {}, "The file does not say how photographs were preprocessed in training. Wrong values give wrong answers and no error. Please fill in:"),
       make("button", { type: "button", class: "small usual", click: () => fill2(form) }, "Fill in what is usual for ImageNet"),
       ...fields(),
       problem,
@@ -802,7 +806,7 @@ function fields() {
       "div",
       { class: "grid" },
       field("Size, in pixels", text("size", "a side, or 224x320"), "the centre crop that the network sees"),
-      field("Resized before that to", text("resize", "the short side, or 256x340"), "in pixels"),
+      field("Resized first to", text("resize", "the short side, or 256x340"), "in pixels"),
       field("Channels", select("channels", [["RGB", "red, green, blue"], ["BGR", "blue, green, red"], ["L", "gray"]])),
       field("White is", select("white", [["1", "1"], ["255", "255"]]), "before the mean is subtracted"),
       field("Mean", text("mean", "one number, or one for each channel"), "subtracted"),
@@ -847,15 +851,15 @@ function paintHeat(canvas, heat, scale = heat.scale) {
   });
   context(canvas).putImageData(image, 0, 0);
 }
-function paintOverlay(canvas, seen, heat, opacity, scale = heat.scale) {
-  const { width: width2, height } = seen;
+function paintOverlay(canvas, seen2, heat, opacity, scale = heat.scale) {
+  const { width: width2, height } = seen2;
   canvas.width = width2;
   canvas.height = height;
   const image = new ImageData(width2, height);
   const { data } = image;
   for (let k = 0; k < width2 * height; k += 1) {
     const value = heatAt(heat, k % width2, Math.floor(k / width2), width2, height);
-    const light2 = 299 * seen.data[4 * k] + 587 * seen.data[4 * k + 1] + 114 * seen.data[4 * k + 2];
+    const light2 = 299 * seen2.data[4 * k] + 587 * seen2.data[4 * k + 1] + 114 * seen2.data[4 * k + 2];
     const grey = 255 - 0.6 * (255 - Math.round(light2 / 1e3));
     const t = normalised(value, scale);
     const alpha = opacity * Math.sqrt(Math.abs(t));
@@ -1145,7 +1149,7 @@ var Ledger = class {
       );
     }
     if (account2.returned > 0) {
-      words2.append(make("li", {}, `Of what the picture holds, ${percent(account2.returned, account2.score)} was absorbed by biases and redistributed.`));
+      words2.append(make("li", {}, `${percent(account2.returned, account2.score)} of the score was absorbed by biases and redistributed to the picture.`));
     }
     this.element.append(
       make("h3", {}, "Where the score went"),
@@ -1247,22 +1251,22 @@ var Picture = class {
     this.read(null);
   }
   // No map: the photograph alone.
-  show(seen, painted, look, opacity) {
-    this.seen = seen;
+  show(seen2, painted, look, opacity) {
+    this.seen = seen2;
     this.painted = painted;
     const strip = painted !== null && painted.heat.height === 1;
     this.canvas.classList.toggle("strip", strip);
     this.canvas.classList.toggle("crisp", look === "map");
     if (!painted || look === "photograph" && !strip) {
-      this.canvas.width = seen.width;
-      this.canvas.height = seen.height;
-      context(this.canvas).putImageData(seen, 0, 0);
+      this.canvas.width = seen2.width;
+      this.canvas.height = seen2.height;
+      context(this.canvas).putImageData(seen2, 0, 0);
       this.canvas.setAttribute("aria-label", "The picture as the network saw it");
     } else if (look === "map" || strip) {
       paintHeat(this.canvas, painted.heat, painted.scale);
       this.canvas.setAttribute("aria-label", `Map: ${painted.what}. ${where(painted.heat)}`);
     } else {
-      paintOverlay(this.canvas, seen, painted.heat, opacity, painted.scale);
+      paintOverlay(this.canvas, seen2, painted.heat, opacity, painted.scale);
       this.canvas.setAttribute("aria-label", `Map over the picture in grey: ${painted.what}. ${where(painted.heat)}`);
     }
     this.read(this.at);
@@ -1339,24 +1343,24 @@ var Taking = class {
   show(answer, options, picture2) {
     const file = options["file"] ?? "picture.png";
     const stem = `${file.replace(/\.[^.]*$/, "") || "picture"}_${answer.method}`;
-    const seen = new Blob([bytes(answer.seen)], { type: "image/png" });
+    const seen2 = new Blob([bytes(answer.seen)], { type: "image/png" });
     const python = new Blob([answer.snippet], { type: "text/plain" });
     this.problem.hidden = true;
     this.element.replaceChildren(
-      make("h3", {}, "Take it with you"),
+      make("h3", {}, "Save and reuse"),
       make(
         "div",
         { class: "buttons" },
         this.button("Picture as shown (PNG)", `${stem}_overlay.png`, this.shown),
         this.button("Heatmap (PNG)", `${stem}.png`, () => heatmapPng(options, picture2)),
         this.button("Numbers (npz)", `${stem}.npz`, () => arrays(options, picture2)),
-        this.button("What the network saw (PNG)", file === "digits.png" ? "digits.png" : `${stem}_seen.png`, () => Promise.resolve(seen)),
+        this.button("What the network saw (PNG)", file === "digits.png" ? "digits.png" : `${stem}_seen.png`, () => Promise.resolve(seen2)),
         this.button("Python", `${stem}.py`, () => Promise.resolve(python))
       ),
       this.problem,
       code("The same in Python", answer.snippet),
       code("The same on the command line", answer.command),
-      ...answer.check ? [code("Is it consistent?", answer.check)] : [],
+      ...answer.check ? [code("Check: does the map add up?", answer.check)] : [],
       ...answer.plan ? [code("The plan: the rule of each layer, and why", answer.plan)] : []
     );
   }
@@ -1463,10 +1467,10 @@ var Pane = class {
     const clock = setInterval(tick, 1e3);
     try {
       const answer = await explain(options, picture2, running.signal);
-      const seen = await decoded2(answer.seen);
+      const seen2 = await decoded2(answer.seen);
       if (running.signal.aborted) return false;
       this.answer = answer;
-      this.seen = seen;
+      this.seen = seen2;
       this.asked = { options, picture: picture2 };
       this.layer = null;
       this.fill(answer);
@@ -1530,7 +1534,7 @@ var Pane = class {
   fill(answer) {
     this.element.hidden = false;
     this.details.hidden = false;
-    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}.`;
+    this.made.textContent = `${this.networkTitle(answer.model)}. ${made(answer.method, answer.bias)}`;
     const [above, below] = this.aboutPixels;
     above.replaceChildren();
     below.replaceChildren();
@@ -1622,7 +1626,7 @@ function rivals(apart) {
     return make("li", {}, make("span", {}, name), meter, make("span", { class: "number" }, percent(weight, 1)));
   });
   if (apart.more) rows.push(make("li", {}, `and ${apart.more} more`));
-  return make("div", { class: "rivals" }, make("h3", {}, "Its rivals, by their weight"), make("ol", {}, ...rows));
+  return make("div", { class: "rivals" }, make("h3", {}, "Rivals and their weights"), make("ol", {}, ...rows));
 }
 async function decoded2(png) {
   const bitmap = await createImageBitmap(new Blob([bytes(png)], { type: "image/png" }));
@@ -1883,9 +1887,9 @@ var Question = class {
 
 // src/tabs.ts
 var TITLES = {
-  pictures: "Which pixels made the network say so?",
-  texts: "Which words made the network say so?",
-  gallery: "Where does the network look in a whole data set?"
+  pictures: "Which pixels decided the network’s answer?",
+  texts: "Which words decided the network’s answer?",
+  gallery: "Which pixels decided the answers for a data set?"
 };
 var STAGES = { pictures: "#stage", texts: "#text-stage", gallery: "#gallery-stage" };
 var ALL = ["pictures", "texts", "gallery"];
@@ -1960,7 +1964,7 @@ var TextPane = class {
       });
       return make("label", {}, input, make("span", {}, label));
     };
-    const pieces = make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, "What is coloured"), choice2("Words", true), choice2("Tokens", false));
+    const pieces = make("fieldset", { class: "switch" }, make("legend", { class: "visually-hidden" }, "Colour words or tokens"), choice2("Words", true), choice2("Tokens", false));
     this.element = make(
       "article",
       { class: "text-pane", "aria-label": "Explanation", hidden: true },
@@ -2001,7 +2005,7 @@ var TextPane = class {
       make(
         "section",
         { class: "taking" },
-        make("h3", {}, "Take it with you"),
+        make("h3", {}, "Save and reuse"),
         code("The account, token by token", answer.table),
         code("The same in Python", answer.snippet),
         code("The same on the command line", answer.command)
@@ -2079,14 +2083,14 @@ function largest(words2, most) {
 // src/text.ts
 var NARROW2 = matchMedia("(max-width: 60rem)");
 var WORDS = {
-  classifier: { text: "Text", guesses: "for one of its best guesses, by probability:", wanted: "or another", hint: "" },
+  classifier: { text: "Text", guesses: "Classes with the highest probability:", wanted: "or another", hint: "" },
   "language model": {
     text: "Prompt",
-    guesses: "for one of the likeliest next tokens:",
-    wanted: "or what follows",
+    guesses: "Most likely next tokens:",
+    wanted: "or another continuation",
     hint: "Begin with a space where a new word follows: most tokenizers have other tokens for “ Paris” than for “Paris”."
   },
-  "encoder–decoder": { text: "What the encoder reads", guesses: "for one of the likeliest first tokens:", wanted: "or what it writes", hint: "" },
+  "encoder–decoder": { text: "What the encoder reads", guesses: "Most likely first tokens:", wanted: "or another output", hint: "" },
   embedding: { text: "Two texts", guesses: "", wanted: "", hint: "" }
 };
 var TextPage = class {
@@ -2266,7 +2270,7 @@ var Toolbar = class {
     ["photograph", "Photo"]
   ]);
   maps = choice("map", "Map", [
-    ["own", "Its own part"],
+    ["own", "Specific part"],
     ["difference", "Difference"]
   ]);
   slider = make("input", { type: "range", min: "0", max: "100", value: "85", class: "opacity" });
@@ -2308,13 +2312,80 @@ var Toolbar = class {
   }
 };
 
+// src/tour.ts
+var SEEN2 = "deeptaylor-tour";
+var STEPS2 = [
+  {
+    title: "Choose a photograph",
+    text: "Pick, drop or paste a photograph, or take an example. The network names what it sees, and the page shows which pixels decided that.",
+    place: "#photograph"
+  },
+  {
+    title: "Read the answer",
+    text: "Red pixels raise the score of the class. Point at the picture to read their values. Below it, the ledger shows where the whole score went.",
+    place: "#stage"
+  },
+  {
+    title: "Ask further",
+    text: "Choose another class, another network or another method, or put two explanations side by side. “Check this map” hides parts of the picture and measures how the score changes.",
+    place: ".controls"
+  }
+];
+function offerTour() {
+  if (seen()) return;
+  const dialog = byId("tour");
+  const title = make("h2", { id: "tour-title" });
+  const text = make("p", {});
+  const next = make("button", { type: "button", class: "main" });
+  const skip = make("button", { type: "button" }, "Skip the tour");
+  let step = 0;
+  const mark = (place) => {
+    for (const marked of document.querySelectorAll(".toured")) marked.classList.remove("toured");
+    if (place) document.querySelector(place)?.classList.add("toured");
+  };
+  const end = () => {
+    mark("");
+    dialog.close();
+  };
+  const show = () => {
+    const { title: name, text: words2, place } = STEPS2[step];
+    title.textContent = `${step + 1} of ${STEPS2.length}: ${name}`;
+    text.textContent = words2;
+    const last = step === STEPS2.length - 1;
+    next.textContent = last ? "Start" : "Next";
+    skip.hidden = last;
+    mark(place);
+  };
+  next.addEventListener("click", () => {
+    step += 1;
+    if (step < STEPS2.length) show();
+    else end();
+  });
+  skip.addEventListener("click", end);
+  dialog.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") end();
+  });
+  dialog.replaceChildren(title, text, make("div", { class: "buttons" }, next, skip));
+  show();
+  dialog.show();
+}
+function seen() {
+  try {
+    const before = localStorage.getItem(SEEN2) !== null;
+    localStorage.setItem(SEEN2, "shown");
+    return before;
+  } catch {
+    return true;
+  }
+}
+
 // src/main.ts
 var NARROW3 = matchMedia("(max-width: 60rem)");
 var Page = class {
   constructor(offer) {
     this.offer = offer;
     const pane = (label) => new Pane(label, (name) => this.offer.models.find((model) => model.name === name)?.title ?? name, (node) => this.start(() => this.look(node)));
-    this.panes = [pane("Explanation"), pane("Beside it")];
+    this.panes = [pane("Explanation"), pane("Second explanation")];
     for (const pane2 of this.panes) {
       byId("panes").append(pane2.element);
       byId("details").append(pane2.details);
@@ -2449,7 +2520,7 @@ var Page = class {
   refusePicture(said) {
     const { answered } = this;
     this.sayOfPicture(answered && answered.picture === this.picture ? `${said}
-What is shown is the answer before, for ${answered.file}.` : said);
+The previous answer, for ${answered.file}, is still shown.` : said);
     byId("picture-problem").scrollIntoView({ block: "nearest" });
   }
   // The picture that was explained before the one that cannot be read; the start where there is none.
@@ -2537,7 +2608,7 @@ What is shown is the answer before, for ${answered.file}.` : said);
     } catch (error) {
       second.clear();
       byId("bench").classList.remove("two");
-      this.refuse(`Beside it, nothing can be shown. ${words(error)}`, error);
+      this.refuse(`The second explanation cannot be shown. ${words(error)}`, error);
     }
     this.repaint();
   }
@@ -2608,6 +2679,7 @@ async function start() {
       });
     }
     tabs.show(offer.gallery ? "gallery" : offer.text ? "texts" : "pictures");
+    if (!offer.gallery && !offer.text) offerTour();
     document.body.dataset["ready"] = "yes";
   } catch (error) {
     const problem = byId("problem");
