@@ -244,9 +244,16 @@ def _is_lrp(key: str) -> bool:
 def test_all_sentences_hold_where_all_is_as_the_paper_says() -> None:
     held = judged(world())
     assert {quote[:40]: holds for quote, holds in held.items() if holds != "yes"} == {
-        "Thus, we are now able to compute heatmap": "cannot be judged"
-    }
-    assert len(held) == 32
+        "Sensitivity analysis produces unbalanced": "in part",
+        "The heatmaps produced by deep Taylor dec": "in part",
+        "The domain-aware zB-rule produces heatma": "in part",
+        "Sensitivity analysis only measures a loc": "cannot be judged",
+        "Both deep Taylor decomposition variants ": "cannot be judged",
+        "Our method is stable under different arc": "in part",
+        "Thus, we are now able to compute heatmap": "cannot be judged",
+        "For example, the parameters α=2, β=1 […]": "cannot be judged",
+    }  # maps without information are blurred, uneven, badly aligned, positive or negative as well
+    assert len(held) == 34
 
 
 class Read(dict[str, Any]):
@@ -271,10 +278,10 @@ class Read(dict[str, Any]):
 
 
 def test_every_sentence_depends_on_numbers() -> None:
-    """Every verdict but those that cannot be judged is changed by some number of a method, turned over."""
+    """Whether the criteria of a sentence hold is changed by some number of a method, turned over: of every sentence."""
     paths: set[tuple[str, ...]] = set()
     blind = {*BLIND, "blind"}
-    good = judged(Read(world(), paths))
+    good = {v.quote: (v.holds, [c.held for c in v.criteria]) for v in all_verdicts(Read(world(), paths))}
     changed = set()
     for path in (path for path in paths if not blind & set(" − ".join(path).split(" − "))):
         for other in (0.0, 1e3, -1e3):
