@@ -235,10 +235,10 @@ def measure_alignment(e: Experiment) -> Values:
 
 
 def measure_gap(e: Experiment) -> Values:
-    """Over all pairs that the network gave a score; one factor for all pairs, so that all sums are all scores."""
+    """Over all pairs that the network gave a score. The kept maps are already rescaled: all sums are all scores."""
     f, sums = e.scores["one-layer"], e.of("one-layer", "sensitivity").sum((1, 2))
     scored = f > 0
-    return {"sensitivity": float(np.median(abs(f.sum() / sums.sum() * sums - f)[scored] / f[scored]))}
+    return {"sensitivity": float(np.median(abs(sums - f)[scored] / f[scored]))}
 
 
 def measure_agreement(e: Experiment) -> Values:
