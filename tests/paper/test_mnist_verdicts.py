@@ -19,13 +19,11 @@ from deeptaylor.paper.mnist_comparisons import (
     PICTURE,
     SIGNED,
     SIMILAR,
-    compare_maps,
     make_uninformed,
 )
-from deeptaylor.paper.mnist_numbers import method_numbers
 from deeptaylor.paper.mnist_verdicts import judge_paper, judge_supplement
 from deeptaylor.paper.verdicts import Verdict, split_name
-from deeptaylor.support.provenance import to_json_values
+from verdict_numbers import compute_verdict_numbers
 
 CONSISTENT = (  # which f / d on every pixel is, too, as the paper says
     "The deep Taylor decomposition on the other hand ensure full consistency",
@@ -58,31 +56,8 @@ def pairs() -> Pairs:
 
 def numbers_of(maps: Mapping[str, Array], scores: Mapping[str, Array], pairs: Pairs) -> Any:
     """Numbers of a report in which every method of a network has the same maps."""
-    made = {
-        network: {
-            method.key: {
-                "maps": maps[network], "score": scores[network], "seconds": np.ones(()),
-                "gradient_seconds": np.ones(()),
-            }
-            for method in methods
-        }
-        for network, methods in METHODS.items()
-    }  # fmt: skip
-    f, total = scores["two-layer"], maps["two-layer"].sum((1, 2))
-    blind = {"gap": 0.3, "broken_gap": 0.3, "lowest": -0.5, "broken_lowest": -0.5}  # as where ε breaks one layer
-    reuse = {"gap": 0.6, "untrained_gap": 0.6, "time": 1.0, "time_again": 1.0}
-    alike = {"alike": 0.1, "untrained": 0.1, "others": 1.0}
-    context = dict.fromkeys(("inhibition", "inhibition_other", "context", "context_other"), 0.5)
-    found = {
-        "methods": {n: {key: method_numbers(a, pairs) for key, a in of.items()} for n, of in made.items()},
-        "compared": compare_maps(made, pairs),
-        "min_max": {"mean_gap_over_mean_score": float(np.abs(f - total).mean() / f.mean())},
-        "statements": {
-            "layers": blind, "garson": alike, "reuse": {"w2": reuse, "zB": reuse},
-            "box": {network: {"alike": 0.2, "other": 0.2} for network in METHODS}, "context": context,
-        },
-    }  # fmt: skip
-    return to_json_values(found)
+    made = {network: {m.key: maps[network] for m in methods} for network, methods in METHODS.items()}
+    return compute_verdict_numbers(made, scores, pairs)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from deeptaylor.paper import measures
-from deeptaylor.paper.digit_pairs import BLACK, PRESENT, Pairs
+from deeptaylor.paper.digit_pairs import BLACK, PRESENT, WHITE, Pairs
 from deeptaylor.paper.experiment import Arrays
 from deeptaylor.paper.measures import mean
 from deeptaylor.paper.verdicts import measure_difference
@@ -122,7 +122,7 @@ def _measures(pairs: Pairs, there: measures.Mask) -> dict[str, Measure]:
     """Functions of the maps of these pairs, each a number for every map."""
     images = pairs.images.numpy()[there, 0]
     half, target = pairs.target_half().numpy()[there, 0], pairs.target_ink().numpy()[there, 0]
-    other = (images > (images.max() + BLACK) / 2) & ~half
+    other = (images > (BLACK + WHITE) / 2) & ~half
     near = measures.widen(target, BESIDE) & half
     shape = (len(images), images.shape[1], images.shape[2] // 2)
 
@@ -139,7 +139,7 @@ def _measures(pairs: Pairs, there: measures.Mask) -> dict[str, Measure]:
         "complete": lambda R: measures.coverage(R, target) - measures.coverage(R, other),
         "uneven": lambda R: measures.unevenness(R, target),
         "few": measures.few_pixels,
-        "hottest": lambda R: R.max(axis=(1, 2)),
+        "hottest": lambda R: R.max(axis=(1, 2)).astype(np.float64),
         "neighbours": lambda R: measures.neighbours(np.maximum(R[:RANKED], 0), APART),
         "aligned": align,
         "irrelevant": lambda R: measures.on(R, ~half | measures.frame()),

@@ -172,7 +172,7 @@ def _judge_shallow(found: Numbers) -> list[Verdict]:
             [
                 require_level(
                     found, network, "near", list(SHALLOW),
-                    "more than half of the positive relevance lies on the digit's ink or at most two pixels beside it, "
+                    "more than half of the positive relevance lies on the digit's ink or at most two steps from it, "
                     f"which is {format_percent(areas['near'])} of the area",
                     above=True, limit=0.5,
                 )
@@ -282,14 +282,15 @@ def _judge_shallow(found: Numbers) -> list[Verdict]:
             "relevance onto the input.",
             [
                 Criterion(
-                    "the sum of a map, rescaled by one factor, misses its score by more than a tenth at the median",
+                    "the sum of a map, rescaled by one factor, misses its score by more than a tenth, at the median "
+                    "of all pairs with a score",
                     True,
                     LITTLE,
                     {"sensitivity": or_nan(of["sensitivity"]["conservation_gap"]["median"])},
                     read_amounts(found, network, "median_gap"),
                 ),
                 Criterion(
-                    "the sums of maps have a correlation of less than 0.9 with the scores",
+                    "the sums of maps have a correlation of less than 0.9 with the scores of all pairs",
                     False,
                     0.9,
                     {"sensitivity": or_nan(of["sensitivity"]["correlation_with_score"])},
@@ -325,7 +326,7 @@ def _judge_shallow(found: Numbers) -> list[Verdict]:
             "shorter tail of its relevance histogram.",
             [
                 require_more(
-                    found, "half of the relevance lies on a larger share of the pixels in zB maps",
+                    found, "half of the positive relevance lies on a larger share of the pixels in zB maps",
                     [(network, "few", "zB", key) for key in ("taylor", "w2")],
                 ),
                 require_more(
@@ -447,7 +448,7 @@ def _judge_deep(found: Numbers) -> list[Verdict]:
             found, text, [(network, measure, own, key) for own in OWN for key in ("sensitivity", "taylor")], form
         )
         for measure, text, form in (
-            ("neighbours", "pixels two apart have a larger correlation in deep Taylor maps", ".2f"),
+            ("neighbours", "pixels two apart have a larger rank correlation in deep Taylor maps", ".2f"),
             ("complete", "deep Taylor maps cover more of the digit's ink, less the distractor's", "%"),
         )
     ]
@@ -631,7 +632,7 @@ def _judge_conclusion(found: Numbers) -> list[Verdict]:
                     "one-layer",
                     "near",
                     ["zB"],
-                    "more than half of the positive relevance lies on the digit's ink or at most two pixels beside it",
+                    "more than half of the positive relevance lies on the digit's ink or at most two steps from it",
                     above=True,
                     limit=0.5,
                 )
@@ -798,8 +799,8 @@ def _judge_sharpness(found: Numbers) -> Verdict:
             )
             for network, own in SHOWN.items()
             for measure, text, form in (
-                ("neighbours", "pixels two apart have a larger correlation", ".2f"),
-                ("few", "half of the relevance lies on a larger share of the pixels", "%"),
+                ("neighbours", "pixels two apart have a larger rank correlation", ".2f"),
+                ("few", "half of the positive relevance lies on a larger share of the pixels", "%"),
             )
         ],
         """Noise and the picture itself are sharper still: sharpness alone does not speak for a map. LRP is sharper than
