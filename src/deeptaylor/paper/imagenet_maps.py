@@ -235,7 +235,9 @@ METHODS = (
 
 # What LRP's pixels hold where a bias is no neuron and its share is spread: this is ours, and no figure shows it.
 SPREAD = PhotoMethod(
-    "lrp-spread", "LRP, biases spread", {"method": "paper", "bias": "spread", "rules": {"*": dt.rules.AlphaBeta(2, 1)}}
+    "lrp-spread",
+    "LRP, biases spread",
+    {"method": "deep-taylor", "bias": "spread", "local": False, "rules": {"*": dt.rules.AlphaBeta(2, 1)}},
 )
 
 

@@ -81,9 +81,10 @@ def numbers(
         "uninformed": {
             name: {
                 "noise": _noise(first, of),
-                "twice": _twice(first, of) if "twice_maps" in of else None,
+                # Another photograph's map knows of copies and of strides as much as the network.
+                "twice": _twice(first, of) if name != "other" else None,
                 "objects": _objects(first, of, names, known),
-                "stride": _stride(first, of),
+                "stride": _stride(first, of) if name != "other" else None,
                 "edge": _across(first, of, light, None),
             }
             for name, of in blind.items()
@@ -158,7 +159,7 @@ def _differences(found: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "found": {key: measure_difference(paper[key], read(found[part][key]["lrp"])) for key in keys},
             "blind": {
-                key: {kind: measure_difference(paper[key], read(of[part])) for kind, of in blind.items()}
+                key: {kind: measure_difference(paper[key], read(of[part])) for kind, of in blind.items() if of[part]}
                 for key in keys
             },
         }

@@ -480,7 +480,7 @@ def _judge_strides(found: Numbers) -> Verdict:
             True,
             0.9,
             _titles(found, lambda key: (grids[key] or 0) / found["networks"][key]["stride"]),
-            _blind(found, lambda of: (of["stride"]["fundamental"] or 0) / min(strides)),
+            _blind(found, lambda of: _divide(of["stride"], 0, min(strides))),
             ".1f",
         ),
         Criterion(
@@ -488,7 +488,7 @@ def _judge_strides(found: Numbers) -> Verdict:
             False,
             1.1,
             _titles(found, lambda key: (grids[key] or math.inf) / found["networks"][key]["stride"]),
-            _blind(found, lambda of: (of["stride"]["fundamental"] or math.inf) / max(strides)),
+            _blind(found, lambda of: _divide(of["stride"], math.inf, max(strides))),
             ".1f",
         ),
     ]
@@ -504,6 +504,11 @@ def _judge_strides(found: Numbers) -> Verdict:
     return judge(
         ZOOM, quote, criteria, "The grid that is seen is not that of the first convolution.", said, _caveat(found)
     )
+
+
+def _divide(of: Numbers | None, none: float, stride: int) -> float:
+    """Return the grid that is seen over a stride; NaN where it is not defined."""
+    return math.nan if of is None else (of["fundamental"] or none) / stride
 
 
 # --- the conclusion ---------------------------------------------------------------------------------------------------
