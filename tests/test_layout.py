@@ -96,6 +96,7 @@ NAMED = {
     "methods/attnlrp.py": "the few operations that the kind of secant does not tell apart",
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
+    "engine/references.py": "comparisons of token numbers, which tell that a network looks for a token",
     "engine/secant_walk.py": "norms and attention that are written out, which are split as one operation",
     "secants/softmax.py": "a softmax's own transpose, with other numbers in the place of its result",
     "secants/slopes.py": "tangents that torch has as one operation",
@@ -146,7 +147,7 @@ def test_an_operation_that_is_named_is_noticed(source: str, found: bool) -> None
 
 
 def test_no_one_else_asks_a_flow_for_its_class() -> None:
-    assert {"Copy", "Addition", "Embedding", "Rectifier", "MatrixProduct", "Unknown"} <= FLOWS
+    assert {"Copy", "Addition", "Embedding", "Rectifier", "MatrixProduct", "UnknownFlow"} <= FLOWS
     for path in elsewhere("operations/"):
         modules = imported_modules(path.read_text(encoding="utf-8"))
         kinds = {name for name in FLOWS if f"deeptaylor.operations.flow.{name}" in modules}

@@ -120,7 +120,7 @@ def test_channels_of_a_unit_and_of_a_function() -> None:
 def test_many_channels_are_computed_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     c = explained("sequence", "returned").channels("2")
     together = [p.relevance for p in parts(c)]
-    monkeypatch.setattr(layer_relevance, "_ELEMENTS", 1)
+    monkeypatch.setattr(layer_relevance, "_MAX_ELEMENTS", 1)
     for one, other in zip(parts(c), together, strict=True):
         assert torch.equal(one.relevance, other)
 
@@ -368,6 +368,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 def test_signals_have_no_crops() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    nn.init.constant_(model[0].weight, 1.0)  # type: ignore[arg-type]
     x = torch.rand(3, 4)
     found = channel_examples(dt.Explainer(model, x, dt.NonNegative()), [x.tolist()], "1", by="activation")
     best = next(c for c in range(3) if found.of(c))

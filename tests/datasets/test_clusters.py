@@ -105,7 +105,7 @@ def test_purity_by_hand() -> None:
     assert c.purity(["a", "a", "b", "b", "b", "a"]) == pytest.approx(4 / 5)
     best = c.found([True, True, False, False, False, True])  # two of three in cluster 0, where two of three are
     assert (best.cluster, best.purity, best.recall) == (0, pytest.approx(2 / 3), pytest.approx(2 / 3))
-    with pytest.raises(InputError, match="One label a map"):
+    with pytest.raises(InputError, match="One label per map"):
         c.purity([1])
 
 
@@ -132,7 +132,7 @@ def test_refusals() -> None:
         found(maps[:0])
     with pytest.raises(InputError, match="The 20 maps that are not empty are all the same: there are no groups"):
         found(np.repeat(maps[:1], 20, 0) * np.arange(1, 21, dtype=np.float32)[:, None, None])
-    with pytest.raises(InputError, match="embedding='pca': there are 'tsne'"):
+    with pytest.raises(InputError, match="embedding='pca': choose 'tsne'"):
         found(maps, embedding="pca")
     with pytest.raises(InputError, match="at least two clusters"):
         found(maps, count=1)

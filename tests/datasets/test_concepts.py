@@ -120,7 +120,7 @@ def test_refusals(explainer: dt.Explainer, x: Tensor) -> None:
         table.top(0, "size")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least one"):
         Concepts(LAYER, top=0)
-    with pytest.raises(InputError, match="no shard is done"):
+    with pytest.raises(InputError, match="no shard is finished"):
         merge_tables(LAYER, [])
     with pytest.raises(InputError, match=r"was not watched: explainer.watch"):
         Concepts("1").batch(np.arange(2), x[:2], explainer.explain(x[:2]))

@@ -130,7 +130,7 @@ def test_samples_are_found_in_every_tensor() -> None:
     assert (found["relu"].dim, found["relu"].outer, found["relu"].inner) == (0, 3, 1)
     sample_layout.check_samples(captured, found, found)
     lost = captured_of(lambda x: x.sum(0, keepdim=True).relu(), x)
-    with pytest.raises(dt.PlanError, match="they have no axis"):
+    with pytest.raises(dt.PlanError, match="has no axis for samples"):
         sample_layout.check_samples(lost, sample_layout.find_layouts(lost, [x]), ["relu"])
 
 

@@ -162,7 +162,7 @@ def test_random_operations_that_are_not_used_are_no_hindrance() -> None:
     [
         (lambda net, x: net.c(net.a(x)).T, r"\(3, 1\) for 1 sample, \(3, 2\) for 2.*output.movedim\(1, 0\)"),
         (lambda net, x: net.c(net.a(x)).view(-1), r"\(3,\) for 1 sample, \(6,\) for 2.*output.reshape\(batch, -1\)"),
-        (lambda net, x: net.c(net.a(x)).sum(0), r"The first axis of the input counts samples.*they have no axis"),
+        (lambda net, x: net.c(net.a(x)).sum(0), r"The first axis of the input counts samples.*has no axis for samples"),
     ],
     ids=["classes first", "flat", "summed"],
 )

@@ -350,7 +350,7 @@ SAID: dict[str, Any] = {
         ),
         ({"--channels": "XYZ"}, "--channels XYZ, not one of RGB, BGR, L"),
         ({"--resize": "32"}, "--resize 32 is smaller than --size 64"),
-        ({"--std": None}, "give all preprocessing options or none: --std is missing beside --size"),
+        ({"--std": None}, "give all preprocessing options or none: --std is missing, not --size"),
     ],
 )
 def test_a_preparation_is_checked_before_anything_is_read(
