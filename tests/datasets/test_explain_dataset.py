@@ -248,7 +248,7 @@ def test_the_hash_of_a_sample_is_that_of_type_shape_and_bytes() -> None:
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(dt.InputError, match="something else"):
+    with pytest.raises(dt.InputError, match="already holds other files"):
         run(Squares(3), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
     with pytest.raises(dt.InputError, match="no store"):

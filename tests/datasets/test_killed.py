@@ -98,7 +98,7 @@ def test_the_log_says_how_far_it_is(tmp_path: Path) -> None:
     lines = (store / "run.log").read_text().splitlines()
     assert lines[0].endswith("A run begins: 0 of 40 items are saved, 0 of them bad.")
     assert any("10 of 40, " in line and "per second" in line for line in lines)
-    assert "The run ends: MemoryError" in lines[-1]
+    assert "The run stopped: MemoryError" in lines[-1]
     run(Squares(40, {3: ValueError("bad")}), store, shard=512)
     lines = (store / "run.log").read_text().splitlines()
     assert "40 of 40, " in lines[-2]

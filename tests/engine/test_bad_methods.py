@@ -115,7 +115,6 @@ def test_secants_of_a_table_need_data() -> None:
         (torch.zeros(4), "of shape (N, 4); got (4,)."),
         (torch.full((3, 4), torch.nan), "values that are NaN or infinite; leave those samples out"),
         ("mean", "of shape (N, 4); got str."),
-        (pd.DataFrame(X.numpy()), "got DataFrame. Give its numbers: background=data.to_numpy()."),
         ((X, X), "the network has 1 input(s), and data for 2 was given"),
     ],
 )

@@ -143,7 +143,7 @@ def test_photographs_follow_a_network_that_moved_and_that_is_noted() -> None:
     with pytest.warns(dt.DeepTaylorWarning, match="was moved to cpu as torch.float64"):
         e = explainer.explain(pixels(), "rose")
     assert e.relevance.dtype is torch.float64
-    assert any("its explainer follows" in note for note in e.notes)
+    assert any("its explainer was moved with it" in note for note in e.notes)
     assert not explainer.explain(pixels(), "rose").notes
 
 

@@ -260,7 +260,7 @@ def test_a_network_that_becomes_wider_is_captured_with_all_its_digits() -> None:
     net, x = mlp(), torch.rand(2, 4)
     explainer = dt.Explainer(net, x, dt.NonNegative(), bias="neuron")
     net.double()
-    with pytest.warns(DeepTaylorWarning, match="follows"):
+    with pytest.warns(DeepTaylorWarning, match="its explainer was moved with it"):
         found = explainer.explain(x.double(), 0).relevance
     expected = dt.Explainer(net, x.double(), dt.NonNegative(), bias="neuron").explain(x.double(), 0).relevance
     assert torch.allclose(found, expected, rtol=1e-12, atol=0)
@@ -325,7 +325,7 @@ def test_a_callable_target_follows_too() -> None:
 
     expected = explainer.explain(x, score).relevance
     net.double()
-    with pytest.warns(DeepTaylorWarning, match="follows"):
+    with pytest.warns(DeepTaylorWarning, match="its explainer was moved with it"):
         found = explainer.explain(x.double(), score).relevance
     assert torch.allclose(found, expected.double(), rtol=1e-5, atol=1e-7)
 

@@ -200,7 +200,7 @@ def test_other_mistakes_are_named() -> None:
         dt.losses.total_variation(explainer, x, target=[0, 1])
     with pytest.raises(dt.InputError, match="reduction is"):
         dt.losses.total_variation(explainer, x, reduction="sum")  # type: ignore[arg-type]
-    with pytest.raises(dt.InputError, match="give them alike"):
+    with pytest.raises(dt.InputError, match="give the same shapes"):
         dt.losses.map_distance(explainer, x, torch.ones(2, 4))
     two = dt.Explainer(_Two(), (x, x), live=True)
     with pytest.raises(dt.InputError, match="has 2 inputs with maps"):
