@@ -127,7 +127,7 @@ def test_a_moved_network_is_the_same_one_and_that_is_a_note(made: type[nn.Module
     network.to(dtype)
     with pytest.warns(dt.DeepTaylorWarning, match=f"moved to cpu as {dtype}"):
         e = explainer.explain(X.to(dtype), 0)
-    assert e.notes[0].startswith(f"The network was moved to cpu as {dtype}; its explainer follows")
+    assert e.notes[0].startswith(f"The network was moved to cpu as {dtype}; its explainer was moved with it")
     torch.testing.assert_close(e.relevance.float(), wanted.relevance, rtol=0.05, atol=0.05)
     assert not explainer.explain(X.to(dtype), 0).notes
 

@@ -227,7 +227,6 @@ REFUSED: list[tuple[Callable[..., Tensor], Callable[[], Tensor], list[str]]] = [
     (two_branches, rows, ["control flow by the data's values", "cond: at cond", "torch.where"]),
     (gated_by_branches, rows, ["control flow by the data's values", "cond: at cond", "torch.where"]),
     (lambda net, x: net.b(F.relu(net.a(x)).sort(-1)[0]), rows, ["sort: no rule for sort; at sort ("]),
-    (lambda net, x: net.b(F.relu(net.a(x)).topk(6)[0]), rows, ["topk: no rule for topk"]),
     (lambda net, x: net.b(net.a(x).min(1)[0]), words, ["min: no rule for min"]),
     (lambda net, x: net.b(net.a(x) - torch.var_mean(net.a(x), 1, keepdim=True)[1]), rows, ["var_mean"]),
     (lambda net, x: net.b(net.a(x) - torch.std_mean(net.a(x), 1, keepdim=True)[1]), rows, ["std_mean"]),

@@ -283,7 +283,7 @@ def test_pass_hands_on_element_by_element(layer: str) -> None:
 
 
 def test_pass_needs_one_shape() -> None:
-    with pytest.raises(dt.PlanError, match="pass needs input and output of the same shape"):
+    with pytest.raises(dt.PlanError, match="Pass needs an input and an output of the same size"):
         dt.Explainer(
             network_of("dense", rectified=True),
             samples("dense", signed=True),
