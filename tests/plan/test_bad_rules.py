@@ -63,12 +63,12 @@ def test_a_pattern_leaves_out_what_is_no_block() -> None:
 
 
 def test_pass_where_shapes_differ_is_refused() -> None:
-    says(plan_error(mlp(), {"0": dt.rules.Pass()}), "pass", "the same shape", "linear", "module '0'")
+    says(plan_error(mlp(), {"0": dt.rules.Pass()}), "Pass", "the same size", "linear", "module '0'")
 
 
 def test_pass_at_the_output_is_refused() -> None:
     # The output's block is completed by the target: one unit, whatever the shape of the layer.
-    says(plan_error(mlp(5), {"2": dt.rules.Pass()}), "pass", "module '2'")
+    says(plan_error(mlp(5), {"2": dt.rules.Pass()}), "Pass", "module '2'")
 
 
 @pytest.mark.parametrize("rule", [dt.rules.Flat, "flat", None, 0.25])
