@@ -105,7 +105,7 @@ def test_purity_by_hand() -> None:
     assert c.purity(["a", "a", "b", "b", "b", "a"]) == pytest.approx(4 / 5)
     best = c.found([True, True, False, False, False, True])  # two of three in cluster 0, where two of three are
     assert (best.cluster, best.purity, best.recall) == (0, pytest.approx(2 / 3), pytest.approx(2 / 3))
-    with pytest.raises(InputError, match="One label a map"):
+    with pytest.raises(InputError, match="One label per map"):
         c.purity([1])
 
 

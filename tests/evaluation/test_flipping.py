@@ -150,5 +150,5 @@ def test_steps_that_are_no_shares(shares: tuple[float, ...]) -> None:
 
 
 def test_an_unknown_fill_is_refused_at_once() -> None:
-    with pytest.raises(InputError, match="no fill called 'grey'; there are blur, mean, zero, or any function"):
+    with pytest.raises(InputError, match="no fill called 'grey'; use blur, mean, zero, or a function"):
         Flipping(fill="grey")

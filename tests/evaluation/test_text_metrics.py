@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_said() -> None:
         Texts(Sum(), TOKENS, SHOWN[:, :3], TOKENS > MASK)
     with pytest.raises(InputError, match="must be False for tokens that the mask hides"):
         Texts(Sum(), TOKENS, SHOWN, TOKENS >= PAD)
-    with pytest.raises(InputError, match="Text 1 has no token that may be taken away"):
+    with pytest.raises(InputError, match="Text 1 has no token that may be removed"):
         Texts(Sum(), TOKENS, SHOWN, TOKENS == 4)
     with pytest.raises(InputError, match=r"shape \(2, 3\), for tokens of shape \(2, 4\)"):
         TokenFlipping().measure(texts(), torch.zeros(2, 3))

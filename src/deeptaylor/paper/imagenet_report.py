@@ -376,9 +376,9 @@ def _write_heatmaps(found: Numbers, figures: Figures) -> Section:
     caption = f"""Figure 10. Photographs, sensitivity and deep Taylor for each network. The explained class is named
         below the map of sensitivity; the share of its score f that the pixels hold is below the others. Look for
         whole objects in deep Taylor's maps and scattered points in sensitivity's: “Deep Taylor decomposition produces
-        exhaustive heatmaps covering the whole object to detect. On the other hand, sensitivity analysis assigns most of the
-        relevance to a few pixels.” Red speaks for the class. Each map has its own colour scale, full colour at its
-        99.5th percentile: compare where the colour is, not how strong. {_count_rows(found)}"""
+        exhaustive heatmaps covering the whole object to detect. On the other hand, sensitivity analysis assigns most
+        of the relevance to a few pixels.” Red speaks for the class. Each map has its own colour scale, full colour at
+        its 99.5th percentile: compare where the colour is, not how strong. {_count_rows(found)}"""
     alt = "Photographs and their heatmaps by sensitivity analysis and deep Taylor decomposition, for two networks"
     text = """The first table shows how many of the hottest pixels hold half of a map, and a measure of noise. It does
         not show that these pixels cover the object."""

@@ -36,7 +36,7 @@ def test_all_unknown_operators_at_once(tmp_path: Path) -> None:
     refused(
         model,
         tmp_path,
-        r"model.onnx \(opset 17\) has unsupported operators: RoiAlign \(y\); Unique \(first\)",
+        r"model.onnx \(opset 17\) has operators that are not supported: RoiAlign \(y\); Unique \(first\)",
     )
 
 
