@@ -139,7 +139,7 @@ def test_tokens_have_no_background() -> None:
 def test_a_background_is_taken_as_inputs_are() -> None:
     wanted = dt.Explainer(mlp(), background=X).explain(x, 0)
     assert wanted.reason == "Method: secants, because a background was given."
-    for given in (X.numpy(), X.double().numpy(), X.tolist()):
+    for given in (X.numpy(), X.double().numpy(), X.tolist(), pd.DataFrame(X.numpy())):
         torch.testing.assert_close(dt.Explainer(mlp(), background=given).explain(x, 0).relevance, wanted.relevance)
 
 

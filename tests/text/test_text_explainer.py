@@ -149,7 +149,7 @@ def test_a_text_that_is_too_long_is_refused(p: dt.TextModel) -> None:
 
 
 def test_settings_of_the_one_kind_are_refused_by_the_other(p: dt.TextModel) -> None:
-    with pytest.raises(dt.InputError, match="told its method="):
+    with pytest.raises(dt.InputError, match="use method="):
         dt.explain(p, TEXT, domain=dt.Real())  # type: ignore[call-overload]
     with pytest.raises(dt.InputError, match=r"A reference by name must be one of .*; got .mask."):
         dt.explain(torch.nn.Linear(2, 2), [[1.0, 2.0]], reference="mask")

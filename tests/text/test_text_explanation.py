@@ -138,7 +138,7 @@ def test_it_shows_itself(e: dt.TextExplanation, tmp_path: Path) -> None:
     html = e._repr_html_()
     assert html.count("Which words speak for &#x27;positive&#x27;?") == 2
     assert "Method: secants." in str(e)
-    with pytest.raises(dt.InputError, match=r"A \.png file holds one text, and here are 2: say sample="):
+    with pytest.raises(dt.InputError, match=r"A \.png file holds one text, and here are 2: give sample="):
         e.save(tmp_path / "x.png")
     with pytest.raises(dt.InputError, match="There is no text 2"):
         e.save(tmp_path / "x.txt", sample=2)

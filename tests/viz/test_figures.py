@@ -371,7 +371,7 @@ def test_over_what_was_explained_in_grey() -> None:
 
 def test_without_channels_it_must_be_said() -> None:
     e, _ = spot()
-    with pytest.raises(dt.InputError, match=r"this one has the shape \(8, 10\).*say axis=\(\)"):
+    with pytest.raises(dt.InputError, match=r"this one has the shape \(8, 10\).*give axis=\(\)"):
         e.volume()
     assert shown(e.volume(axis=(), slices=6))["slice 3"][4, 5].tolist() == [150, 0, 16]
 

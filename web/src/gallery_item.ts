@@ -7,7 +7,7 @@ import type { Taken } from "./photos";
 import { words } from "./refusal";
 
 const MOST = 2048; // pixels a side that the server sends
-const SHRUNK = `It comes from the run. If it had more than ${MOST} pixels a side, it was shrunk to that, and its numbers differ a little.`;
+const SHRUNK = `The photograph of the run, with at most ${MOST} pixels on a side. If it was larger, numbers differ slightly.`;
 
 export class ItemDialog {
   private readonly dialog = byId<HTMLDialogElement>("item-dialog");
@@ -80,7 +80,7 @@ export class ItemDialog {
       const name = this.title.textContent!.replace(/ \(item \d+\)$/, "");
       const { width, height } = await createImageBitmap(taken);
       this.dialog.close();
-      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width, height) < MOST ? "It comes from the run." : SHRUNK });
+      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width, height) < MOST ? "The photograph of the run." : SHRUNK });
     } catch (error) {
       this.refuse(words(error));
     }

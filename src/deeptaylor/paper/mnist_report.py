@@ -309,7 +309,7 @@ def _write_properties(found: Numbers) -> Section:
     settings, roots = found["settings"], found["roots"]
     one, two = (found["unique"][name] for name in ("one-layer", "two-layer"))
     better = roots["taylor_over_best_restart_two-layer"]
-    first = f"""𝒳 = ℝᵈ: what happens where pixels may have any value; for zB, the pixels of {settings["roots"]} pairs
+    first = f"""𝒳 = ℝᵈ means that pixels may have any value; for zB, the pixels of {settings["roots"]} pairs
         are doubled, so that they leave the box. Gap: |Σ R − f| / f over pairs with f > 0. Where f > 50 the worst is
         {_format_worst_gaps(found, "one-layer")} and {_format_worst_gaps(found, "two-layer")}; larger ones in the tables
         are of smaller scores.

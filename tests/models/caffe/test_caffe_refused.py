@@ -184,7 +184,7 @@ def test_a_cycle_is_refused_with_names(files: Files) -> None:
 def test_several_inputs_are_refused(files: Files) -> None:
     inputs = "input: 'a' input: 'b' input_shape { dim: 1 dim: 4 }"
     text = f"{inputs} layer {{ name: 'y' type: 'Eltwise' bottom: 'a' bottom: 'b' top: 'y' }}"
-    assert "networks with one input are read; this has a, b" in files.refused(text)
+    assert "only networks with one input are supported; this one has a, b" in files.refused(text)
 
 
 # --- the weights ----------------------------------------------------------------------------------------------------

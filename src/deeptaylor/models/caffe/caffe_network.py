@@ -230,7 +230,9 @@ def select_steps(w: Wiring, output: str | None) -> tuple[list[CaffeStep], int, i
         )
     sources = sorted(wanted.intersection(w.inputs))
     if len(sources) != 1:
-        raise CaffeError(f"networks with one input are read; this has {_join_names(w.inputs[k][0] for k in sources)}.")
+        raise CaffeError(
+            f"only networks with one input are supported; this one has {_join_names(w.inputs[k][0] for k in sources)}."
+        )
     return _schedule(steps[::-1], sources[0], ends[0]), sources[0], ends[0]
 
 

@@ -525,7 +525,7 @@ var ClusterMap = class {
 
 // src/gallery_item.ts
 var MOST = 2048;
-var SHRUNK = `It comes from the run. If it had more than ${MOST} pixels a side, it was shrunk to that, and its numbers differ a little.`;
+var SHRUNK = `The photograph of the run, with at most ${MOST} pixels on a side. If it was larger, numbers differ slightly.`;
 var ItemDialog = class {
   // `network`: the one that explains anew, in words; empty where none of the page explains photographs.
   constructor(network, anew) {
@@ -595,7 +595,7 @@ var ItemDialog = class {
       const name = this.title.textContent.replace(/ \(item \d+\)$/, "");
       const { width: width2, height } = await createImageBitmap(taken);
       this.dialog.close();
-      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width2, height) < MOST ? "It comes from the run." : SHRUNK });
+      this.anew({ picture: taken, file: name.slice(0, 200), note: Math.max(width2, height) < MOST ? "The photograph of the run." : SHRUNK });
     } catch (error) {
       this.refuse(words(error));
     }
