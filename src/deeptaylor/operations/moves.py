@@ -283,6 +283,8 @@ def _map_pad_by_index(node: Node, captured: CapturedGraph, operands: Sequence[st
 
 
 def _drop_identity(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
+    if any(user.target is aten.view_as_complex.default for user in node.users):
+        return  # which reads numbers that lie side by side
     replace_node(captured, node, node.args[0])
 
 
@@ -356,7 +358,8 @@ _SHAPED_LIKE = dataclasses.replace(_row(_map_reshape, keeps_elements=True, first
 _SPLIT = Row(rewrites={"unpack": _unpack_split})
 _BY_INDEX = _row(_map_pad_by_index)
 _LINEAR = Row(secant=split_linear)
-_IDENTITY, _DROPOUT = Row(rewrites={"drop": _drop_identity}), Row(rewrites={"drop": _drop_dropout})
+_IDENTITY = Row(rewrites={"drop": _drop_identity}, secant=split_linear)
+_DROPOUT = Row(rewrites={"drop": _drop_dropout})
 
 ROWS: Rows = {
     aten.view.default: _row(_map_reshape, {"name": _rewrite_view}, keeps_elements=True),
@@ -413,6 +416,7 @@ ROWS: Rows = {
     aten.replication_pad2d.default: _BY_INDEX,
     aten.replication_pad3d.default: _BY_INDEX,
     aten.cat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
+    aten.concatenate.default: same_as(aten.cat.default),
     aten.concat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
     aten.stack.default: Row(Copy(_map_stack), range_of_join, secant=split_linear),
     # Without a rule, but linear.
@@ -423,6 +427,11 @@ ROWS: Rows = {
     aten.select_scatter.default: _LINEAR,
     aten.unfold.default: _LINEAR,
     aten.im2col.default: _LINEAR,
+    aten.view_as_complex.default: _LINEAR,
+    aten.view_as_real.default: _LINEAR,
+    aten.real.default: _LINEAR,
+    aten.fft_fft.default: _LINEAR,
+    aten.fft_fftn.default: _LINEAR,
     aten.col2im.default: _LINEAR,
     aten.sort.default: Row(secant=split_sort),
     # Taken out.
