@@ -58,6 +58,8 @@ def test_public_names() -> None:
         "as_taken",
         "at_step",
         "average_copies",
+        "best_box",
+        "box",
         "channel_examples",
         "channels",
         "contrast",
@@ -75,7 +77,9 @@ def test_public_names() -> None:
         "negative",
         "open_dataset",
         "patching",
+        "pixel",
         "probability",
+        "region",
         "relevance_models",
         "root_point",
         "rules",
@@ -154,7 +158,7 @@ def test_signatures() -> None:
     assert contrast == ["self", "x", "target", "against", "power"]
     settings = ["rules", "first", "bias", "max_pool", "local", "output"]
     of_texts = ["continuation", "against", "method", "reference"]
-    asked = ["model", "x", "target", "domain", *settings, *of_texts, "background", "class_names", "device"]
+    asked = ["model", "x", "target", "domain", *settings, *of_texts, "background", "class_names", "device", "tokenizer"]
     assert list(inspect.signature(dt.explain).parameters) == asked
     asked = ["model", "x", "target", "against", "power", "domain"]
     names = ["method", "reference", "class_names", "device"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import deeptaylor as dt
 from deeptaylor.maps import ops
 from deeptaylor.operations.table import secant_of
 from deeptaylor.secants.pair import Pair, Secant, find_pairs
@@ -231,3 +232,24 @@ def test_softmax_does_not_see_what_is_added_to_all() -> None:
         maps += torch.autograd.grad((v * y.x).sum(), leaf)
     torch.testing.assert_close(maps[0], maps[1], rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(maps[0].sum(-1), torch.zeros(3, dtype=F64), rtol=0, atol=1e-12)
+
+
+def test_complex_numbers_between_real_ones() -> None:
+    """A Fourier transform, as in FNet, and a rotation of pairs as complex numbers, as in DeepSeek-V2."""
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+            self.register_buffer("turn", torch.polar(torch.ones(3), torch.arange(3.0)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            mixed = torch.fft.fft(torch.fft.fft(torch.tanh(self.layer(x)), dim=-1), dim=-2).real
+            pairs = torch.view_as_complex(mixed.unflatten(-1, (3, 2)).contiguous()) * self.turn
+            out: Tensor = self.head(torch.view_as_real(pairs).flatten(-2)).sum(1)
+            return out
+
+    network, x, x0 = Network(), torch.rand(2, 4, 6), torch.rand(2, 4, 6)
+    found = dt.Explainer(network).between(x, x0, 1)
+    torch.testing.assert_close(found.relevance.sum((1, 2)), (network(x) - network(x0))[:, 1].detach())

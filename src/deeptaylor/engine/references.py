@@ -24,7 +24,8 @@ from deeptaylor.engine.spatial import has_pixels, smoothing_width
 from deeptaylor.engine.target import Against, against_rivals
 from deeptaylor.errors import InputError
 from deeptaylor.graph.node import Node, is_node
-from deeptaylor.operations.table import flow_of, row_of
+from deeptaylor.operations.table import flow_of, row_of, secant_of
+from deeptaylor.secants.choices import split_comparison
 
 __all__ = [
     "NAMED",
@@ -38,7 +39,6 @@ __all__ = [
 
 Reference = tuple[Tensor, ...]  # one tensor for each input, in its shape (for tokens also their vectors)
 _WIDTH = 1 / 16  # of a picture's side: the standard deviation of the blur
-_COMPARES = (torch.ops.aten.eq, torch.ops.aten.ne)
 _CONTRAST_WIDTH = 1.6  # the factor by which contrasts are smoothed more: they show where, not how much
 
 
@@ -174,7 +174,7 @@ def _find_compared_tokens(engine: Engine, node: Node) -> set[int]:
     for user in node.users:
         if flow_of(user).moves:
             found |= _find_compared_tokens(engine, user)
-        elif getattr(user.target, "overloadpacket", None) in _COMPARES:
+        elif secant_of(user.target) is split_comparison:
             for other in user.args:
                 value = engine.constant(other.name) if is_node(other) and other.op == "get_attr" else other
                 if isinstance(value, numbers.Integral) or (isinstance(value, Tensor) and value.numel() == 1):

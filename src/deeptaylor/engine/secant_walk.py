@@ -455,7 +455,7 @@ def _run(step: WalkStep, args: Any, kwargs: Any) -> Any:
 
 def _split(step: WalkStep, args: Any, kwargs: Any, found: list[Pair]) -> Any:
     """Return the result of a step as pairs; raise NoSecantError if its change has no secant."""
-    if not any(p.x.is_floating_point() for p in found):
+    if not any(p.x.is_floating_point() or p.x.is_complex() for p in found):
         made = _split_integers(step, args, kwargs, found)
         if made is not None:
             return made

@@ -308,6 +308,8 @@ def _map_pad_by_index(node: Node, captured: CapturedGraph, operands: Sequence[st
 
 def _drop_identity(captured: CapturedGraph, node: Node, data: set[Node]) -> None:
     """Remove an operation that returns its first argument."""
+    if any(user.target is aten.view_as_complex.default for user in node.users):
+        return  # it reads numbers that lie side by side
     replace_node(captured, node, node.args[0])
 
 
@@ -387,7 +389,8 @@ _RESHAPE_LIKE = dataclasses.replace(_make_row(_map_reshape, keeps_elements=True,
 _SPLIT = Row(rewrites={"unpack": _unpack_split})
 _PAD_BY_INDEX = _make_row(_map_pad_by_index)
 _LINEAR = Row(secant=split_linear)
-_IDENTITY, _DROPOUT = Row(rewrites={"drop": _drop_identity}), Row(rewrites={"drop": _drop_dropout})
+_IDENTITY = Row(rewrites={"drop": _drop_identity}, secant=split_linear)
+_DROPOUT = Row(rewrites={"drop": _drop_dropout})
 
 ROWS: Rows = {
     aten.view.default: _make_row(_map_reshape, {"name": _rewrite_view}, keeps_elements=True),
@@ -444,6 +447,7 @@ ROWS: Rows = {
     aten.replication_pad2d.default: _PAD_BY_INDEX,
     aten.replication_pad3d.default: _PAD_BY_INDEX,
     aten.cat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
+    aten.concatenate.default: same_as(aten.cat.default),
     aten.concat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
     aten.stack.default: Row(Copy(_map_stack), range_of_join, secant=split_linear),
     # Linear operations that only secants support.
@@ -454,6 +458,11 @@ ROWS: Rows = {
     aten.select_scatter.default: _LINEAR,
     aten.unfold.default: _LINEAR,
     aten.im2col.default: _LINEAR,
+    aten.view_as_complex.default: _LINEAR,
+    aten.view_as_real.default: _LINEAR,
+    aten.real.default: _LINEAR,
+    aten.fft_fft.default: _LINEAR,
+    aten.fft_fftn.default: _LINEAR,
     aten.col2im.default: _LINEAR,
     aten.sort.default: Row(secant=split_sort),
     # Removed by rewrites.

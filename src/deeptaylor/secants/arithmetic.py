@@ -54,7 +54,7 @@ def split_linear(op: Any, args: Any, kwargs: Any) -> Pair:
     first, *rest = args
     if type(first) is Pair and first.x.is_floating_point() and not (kwargs or find_pairs(rest)):
         return Pair(op(first.x, *rest), op(first.x0, *rest))
-    args, kwargs = (replace_pairs(a, to_real) for a in (args, kwargs))
+    args, kwargs = (replace_pairs(a, lambda p: p if p.x.is_complex() else to_real(p)) for a in (args, kwargs))
     y0 = op(*replace_pairs(args, lambda p: p.x0), **replace_pairs(kwargs, lambda p: p.x0))
     return Pair(op(*replace_pairs(args, lambda p: p.x), **replace_pairs(kwargs, lambda p: p.x)), y0)
 
