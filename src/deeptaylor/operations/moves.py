@@ -46,9 +46,9 @@ def _rewrite_squeeze(captured: CapturedGraph, node: Node, data: set[Node]) -> No
     node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
 
 
-def put_reshape(captured: CapturedGraph, like: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
+def put_reshape(captured: CapturedGraph, before: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
     """Insert a reshape of x before a node."""
-    return insert_call(captured, like, aten.reshape.default, (x, sizes), val)
+    return insert_call(captured, before, aten.reshape.default, (x, sizes), val)
 
 
 # --- permutations of axes ---------------------------------------------------------------------------------------------
