@@ -639,7 +639,7 @@ class Unit:
             if len(self.place) != len(places):
                 count = "1 index" if len(places) == 1 else f"{len(places)} indices, each"
                 raise TargetError(
-                    f"place must be {count} smaller than the size {places} of the layer {self.layer!r}; got {self.place}."
+                    f"place must be {count} smaller than the layer's size {places}; got {self.place}."
                     if places
                     else f"The layer {self.layer!r} has one number per channel and no places; leave place out."
                 )
