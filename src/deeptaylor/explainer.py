@@ -619,11 +619,11 @@ class Explainer(nn.Module):
     def _comparison(self, engine: Engine) -> CompareFunction:
         """Return the function that runs one comparison: step by step, or compiled."""
 
-        def make(options: dict[str, Any] | None) -> CompareFunction:
+        def make_run(options: dict[str, Any] | None) -> CompareFunction:
             run = partial(compare_once, engine)
             return run if options is None else FlatProgram(run, options)
 
-        run: CompareFunction = self.captured.cached_run(engine, "between", make)
+        run: CompareFunction = self.captured.cached_run(engine, "between", make_run)
         return run
 
     def flips(self, inputs: tuple[Tensor, ...], target: Any, R: Tensor, axis: Axis = None) -> Tensor:

@@ -18,6 +18,7 @@ from refusals import mlp, says, tokens
 X = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
 x = X[:2]
 IDS = torch.tensor([[1, 2, 3]])
+ADD_IT = "docs/howto/own_ops.md shows how to write it with other operations, or to add it."
 ANY_NUMBER_OF_INPUTS = "take several inputs and tokens: 'deep-taylor', 'paper', 'cp-lrp', 'attnlrp', and 'secant'"
 
 
@@ -47,6 +48,13 @@ class Sorted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.sort(1).values * torch.arange(4.0)
+
+
+class Masked(nn.Module):
+    """Columns where the last one is not positive are replaced by an infinite value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.masked_fill(x[:, -1:] <= 0, torch.inf)
 
 
 def error(call: Callable[[], Any], kind: type[Exception] = dt.InputError) -> str:
@@ -186,20 +194,33 @@ def test_without_a_rule_secants_are_named_and_answer(method: str, example: Tenso
     torch.testing.assert_close(answer.relevance.sum(1), x[:, 0] * x[:, 1] - X.mean(0)[0] * X.mean(0)[1])
 
 
-def test_without_a_secant_deep_taylor_is_named() -> None:
+def test_without_a_secant_deep_taylor_is_named_if_it_has_a_rule() -> None:
+    explainer = dt.Explainer(Masked(), method="secant", reference=-x[:1])
+    says(
+        error(lambda: explainer.explain(x[:1], 0), dt.UnsupportedOpError),
+        "There is no secant through masked_fill", "or explain(x), which needs no reference.",
+        "Deep Taylor may support it, without a reference: method='deep-taylor'.",
+    )  # fmt: skip
     explainer = dt.Explainer(Sorted(), method="secant", reference=x[:1].flip(1))
-    says(
-        error(lambda: explainer.explain(x[:1], 0), dt.UnsupportedOpError),
-        "There is no secant through sort", "Deep Taylor may support it, without a reference: method='deep-taylor'.",
-    )  # fmt: skip
+    text = error(lambda: explainer.explain(x[:1], 0), dt.UnsupportedOpError)
+    says(text, "There is no secant through sort", "Deep Taylor has no rule for sort", ADD_IT)
+    assert "explain(x)" not in text
 
 
-def test_without_a_step_of_attnlrp_others_are_named() -> None:
-    explainer = dt.Explainer(Bessel(), method="attnlrp")
-    says(
-        error(lambda: explainer.explain(x[:1], 0), dt.UnsupportedOpError),
-        "bessel_j0", "Other methods may support it: method='deep-taylor', or secants with a reference.",
-    )  # fmt: skip
+def test_without_a_step_of_attnlrp_no_method_without_one_is_named() -> None:
+    text = error(lambda: dt.Explainer(Bessel(), method="attnlrp").explain(x[:1], 0), dt.UnsupportedOpError)
+    says(text, "bessel_j0", "Deep Taylor and secants have no rule for special_bessel_j0 either.", ADD_IT)
+
+
+def test_methods_that_lack_an_operation_do_not_name_each_other() -> None:
+    text = error(lambda: dt.Explainer(Bessel(), method="deep-taylor").explain(x, 0), dt.UnsupportedOpError)
+    says(text, "no rule for special_bessel_j0", "Secants do not support special_bessel_j0 either.", ADD_IT)
+    assert "method='secant'" not in text
+    explainer = dt.Explainer(Bessel(), method="secant", reference="zeros")
+    text = error(lambda: explainer.explain(x, 0), dt.UnsupportedOpError)
+    says(text, "no secant through special_bessel_j0", "Deep Taylor has no rule for special_bessel_j0", ADD_IT)
+    assert "method='deep-taylor'" not in text
+    assert "explain(x)" not in text
 
 
 # --- a table without a background -------------------------------------------------------------------------------------

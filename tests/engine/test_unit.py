@@ -225,7 +225,10 @@ def test_a_ledger_of_a_class_says_nothing_of_it() -> None:
         (dt.unit("3", -1), r"^The channel -1 is out of range"),
         (dt.unit("3", [0, 9]), r"^The channel 9 is out of range"),
         (dt.unit("3", 0, (0, 4)), r"^The place \(0, 4\) is out of range: the layer '3' has \(4, 4\) places"),
-        (dt.unit("3", 0, 1), r"^The layer '3' needs a place of 2 numbers, below \(4, 4\); got \(1,\).$"),
+        (
+            dt.unit("3", 0, 1),
+            r"^place must be 2 indices, each smaller than the layer's size \(4, 4\); got \(1,\).$",
+        ),
         (dt.unit("7", 0, 1), r"^The layer '7' has one number per channel and no places; leave place out.$"),
         (dt.unit("3", 0, axis=4), r"^axis=4: the channel axis of '3' must be 1 to 3"),
     ],

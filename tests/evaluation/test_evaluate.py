@@ -260,7 +260,7 @@ def test_a_method_that_raises_is_named_and_the_others_go_on() -> None:
 def test_maps_of_another_shape_are_a_failure_of_their_method() -> None:
     found = run({"small": lambda net, x, c: x[..., :3], "true": true_maps})
     assert found.failed == {
-        "small": "InputError: its maps have shape (6, 1, 12, 3), for inputs of shape (6, 1, 12, 12)"
+        "small": "InputError: the method's maps have shape (6, 1, 12, 3); expected (6, 1, 12, 12) or (6, 12, 12)"
     }
 
 

@@ -229,11 +229,11 @@ def test_the_step_follows_what_was_chosen() -> None:
     assert planned(BY_NAME["max_pool"], winner=True).rule == "winner"
     assert planned(BY_NAME["sigmoid.default"], spread=True).rule == "pass"
     assert planned(BY_NAME["sigmoid.default"]).why == "φ(0) = 0.5 is a bias neuron."
-    clean, spread = (planned(BY_NAME["max_pool"], spread=s).step for s in (False, True))
-    assert isinstance(clean, steps.MaxStep)
-    assert clean.clean
+    default, spread = (planned(BY_NAME["max_pool"], spread=s).step for s in (False, True))
+    assert isinstance(default, steps.MaxStep)
+    assert default.zeros_get_none
     assert isinstance(spread, steps.MaxStep)
-    assert not spread.clean
+    assert not spread.zeros_get_none
     assert planned((aten.mul.Tensor, LINE, OTHER)).why == "x1 is the gate."
 
 

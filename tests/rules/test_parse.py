@@ -39,7 +39,7 @@ def test_spaces_do_not_count_and_numbers_may_be_left_out() -> None:
         ("eps:", "only numbers"),
         ("eps:__import__", "only numbers"),
         ("eps:1,2", r"takes 1 number\(s\), got 2"),
-        ("ab:2", "needs both numbers, alpha and beta"),
+        ("ab:2", "needs 2 numbers, alpha, beta; rules"),
         ("eps:-1", "between 0 and a million"),
         ("eps:nan", "between 0 and a million"),
         ("w2:1", r"takes 0 number\(s\)"),

@@ -345,7 +345,7 @@ class CapturedNetwork(nn.Module):
         with self.lock:
             engines = cast("list[LiveEngine]", list(self.engines.values()))
             changed = [engine.live.update() for engine in engines]
-            if None in changed or not self.watch.known.same_but_values():
+            if None in changed or not self.watch.known.only_values_changed():
                 self.refresh()
             elif any(changed):
                 self.captures += 1
@@ -359,7 +359,7 @@ class CapturedNetwork(nn.Module):
         if not self.is_captured:
             self.capture(x, "input")
         with self.lock:
-            if not self.watch.known.same_but_values() or not cast("LiveEngine", self.engine).live.fits():
+            if not self.watch.known.only_values_changed() or not cast("LiveEngine", self.engine).live.fits():
                 self.refresh()
             inputs = self.check_inputs(x)
             engine = cast("LiveEngine", self.engine_for(inputs))
@@ -663,11 +663,11 @@ class Batch:
 
 
 def explain_in_parts(
-    engine: Engine, batch: Batch, runner: Callable[[], Callable[..., Result]], keep_less: Callable[[], Any]
+    engine: Engine, batch: Batch, make_run: Callable[[], Callable[..., Result]], keep_less: Callable[[], Any]
 ) -> Result:
     """Explain a batch; halve it until it fits into memory, and for a single sample cache less.
 
-    runner      returns a function like `Engine.run`
+    make_run    returns a function like `Engine.run`
     keep_less   makes the engine cache less from now on
 
     Raises TooLargeError if a single sample does not fit even then.
@@ -676,7 +676,7 @@ def explain_in_parts(
     while True:
         samples = [slice(k, k + size) for k in range(0, len(batch), size)]
         try:
-            run = runner()
+            run = make_run()
             parts = [batch.run(run, s) for s in samples]
             break
         except (RuntimeError, MemoryError) as error:

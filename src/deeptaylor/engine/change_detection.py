@@ -417,7 +417,7 @@ def _number_parts(model: nn.Module) -> dict[int, int]:
 
 
 def _is_immutable(value: Any) -> bool:
-    """Return True for a value that cannot change, so that comparing its identity is enough."""
+    """Return True for a value that is treated as fixed: comparing its identity is enough."""
     if isinstance(value, tuple):
         return all(map(_is_immutable, value))
     if isinstance(value, type):
@@ -638,8 +638,8 @@ class TraitWatch:
             and all(c.forward is forward for c, forward in self._classes)
         )
 
-    def same_but_values(self) -> bool:
-        """Return True if nothing changed but the values of parameters and buffers."""
+    def only_values_changed(self) -> bool:
+        """Return True if nothing but the values of parameters and buffers may have changed."""
         return self._has_same_parts() and self._traits.are_unchanged()
 
     def start(self) -> PendingCheck:
@@ -697,9 +697,9 @@ class ModelSnapshot:
         """Return True if no change can be seen without comparing values."""
         return not self.stale and self._watch.seems_unchanged()
 
-    def same_but_values(self) -> bool:
-        """Return True if nothing changed but the values of parameters and buffers."""
-        return not self.stale and self._watch.same_but_values()
+    def only_values_changed(self) -> bool:
+        """Return True if nothing but the values of parameters and buffers may have changed."""
+        return not self.stale and self._watch.only_values_changed()
 
     def start_check(self) -> PendingCheck | None:
         """Start to compare every value in the background; return None if a change is already visible."""

@@ -97,11 +97,13 @@ def flatten_map(R: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
     Samples with two axes, such as grey pictures, have no channels: their maps are returned as they are.
     """
+    given = tuple(R.shape)
     if R.shape == x.shape and x.ndim > 3:
         R = R.sum(dim=1)
     without = (x.shape[0], *x.shape[2:])
     if R.shape not in ((x.shape,) if x.ndim == 2 else (x.shape, without) if x.ndim == 3 else (without,)):
-        raise InputError(f"its maps have shape {tuple(R.shape)}, for inputs of shape {tuple(x.shape)}")
+        expected = f"{tuple(x.shape)} or {without}" if x.ndim > 2 else f"{tuple(x.shape)}"
+        raise InputError(f"the method's maps have shape {given}; expected {expected}")
     R = R.detach().to(torch.promote_types(R.dtype, torch.float32))
     finite = R.flatten(1).isfinite().all(dim=1)
     return torch.where(finite.reshape(-1, *[1] * (R.ndim - 1)), R, 0), finite

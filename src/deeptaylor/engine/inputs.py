@@ -312,8 +312,8 @@ def check_processor(inputs: Sequence[Tensor]) -> None:
     """Reject bfloat16 on a processor that crashes with it, even if it claims support."""
     if any(x.dtype is torch.bfloat16 and x.device.type == "cpu" for x in inputs) and not _supports_bfloat16():
         raise InputError(
-            "This processor crashes when matrices are multiplied in bfloat16 (a small test crashed). Explain in "
-            "float32: explainer.float(), and x.float()."
+            "bfloat16 matrix products crash on this CPU (tested in a separate process). Explain in float32: "
+            "explainer.float(), and x.float()."
         )
 
 

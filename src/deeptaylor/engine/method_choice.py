@@ -23,7 +23,7 @@ from deeptaylor.engine.spatial import has_pixels
 from deeptaylor.errors import UnsupportedOpError, Wording
 from deeptaylor.graph.editing import op_name
 from deeptaylor.graph.node import Node
-from deeptaylor.operations.table import find_data_nodes, flow_of
+from deeptaylor.operations.table import find_data_nodes, flow_of, has_flow, has_secant
 from deeptaylor.settings import ATTNLRP, AUTO, DEEP_TAYLOR, PAPER, SECANT, Settings
 
 __all__ = [
@@ -42,15 +42,13 @@ __all__ = [
 ]  # fmt: skip
 
 _TITLES = {DEEP_TAYLOR: "deep Taylor", PAPER: "deep Taylor as in the paper", SECANT: "secants"}
-_WITHOUT_AN_OPERATION = {  # what to say if a method does not support an operation of the network
-    SECANT: Wording("Deep Taylor may support it, without a reference: {method}.", method=DEEP_TAYLOR),
-    ATTNLRP: Wording("Other methods may support it: {method}, or secants with a reference.", method=DEEP_TAYLOR),
-}
-_WITHOUT_A_RULE = Wording(
+_BY_DEEP_TAYLOR = Wording("Deep Taylor may support it, without a reference: {method}.", method=DEEP_TAYLOR)
+_BY_SECANTS = Wording(
     "Secants need no rules. They compare with a reference, such as the mean of the training data: {method}, "
     "{reference}.",
     method=SECANT, reference=...,
 )  # fmt: skip
+_BY_BOTH = Wording("Other methods may support it: {method}, or secants with a reference.", method=DEEP_TAYLOR)
 AS_ASKED = "as asked"  # the reason of a method that was named
 _IN_WORDS = {"divide_by_std": "layer_norm"}  # functions that stand for several operations
 TESTED = 4  # samples of the first batch
@@ -83,8 +81,20 @@ def describe_method(choice: Choice) -> str:
 
 
 def add_alternatives(error: UnsupportedOpError, method: str) -> UnsupportedOpError:
-    """Return the error extended by a sentence about methods that may support the network."""
-    return error.extend(_WITHOUT_AN_OPERATION.get(method, _WITHOUT_A_RULE))
+    """Return the error extended by a sentence about methods that may support its operations."""
+    names = [operation.op for operation in error.operations]
+    by_deep_taylor = method in (SECANT, ATTNLRP) and all(map(has_flow, names))
+    by_secants = method != SECANT and all(map(has_secant, names))
+    if by_deep_taylor or by_secants:
+        return error.extend(
+            _BY_BOTH if by_deep_taylor and by_secants else _BY_SECANTS if by_secants else _BY_DEEP_TAYLOR
+        )
+    lacking = ", ".join(dict.fromkeys(n for n in names if not (has_secant(n) if method != SECANT else has_flow(n))))
+    said = {
+        SECANT: f"Deep Taylor has no rule for {lacking}: there it can only be a gate or a denominator.",
+        ATTNLRP: f"Deep Taylor and secants have no rule for {lacking} either.",
+    }.get(method, f"Secants do not support {lacking} either.")
+    return error.extend(f"{said} docs/howto/own_ops.md shows how to write it with other operations, or to add it.")
 
 
 def read_named_choice(settings: Settings) -> Choice | None:

@@ -251,7 +251,7 @@ def _list_candidates(layout: Layout, batch: int) -> Iterator[Layout]:
 
 
 def _changes_others(changed: Tensor) -> bool:
-    """Return True if a sample other than the second changed."""
+    """Return True if a sample other than the second changed; `changed` has one number per sample, not negative."""
     return float(changed.sum() - changed[1]) != 0
 
 

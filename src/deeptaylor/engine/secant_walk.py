@@ -26,7 +26,7 @@ from deeptaylor.graph.editing import describe_unknown_name, op_name
 from deeptaylor.graph.node import Node, describe_node, is_node, make_unsupported_op, module_path
 from deeptaylor.graph.recording import is_recorded
 from deeptaylor.maps import ops
-from deeptaylor.operations.table import flow_of, row_of, secant_of
+from deeptaylor.operations.table import flow_of, has_flow, row_of, secant_of
 from deeptaylor.secants.arithmetic import gather_then_linear, split_gathered_layer
 from deeptaylor.secants.choices import bound_compared, bound_scores, split_masked_fill, split_where
 from deeptaylor.secants.deviations import layer_norm, split_divide_by_rms, split_layer_norm
@@ -446,10 +446,12 @@ def _run(step: WalkStep, args: Any, kwargs: Any) -> Any:
     try:
         return _split(step, args, kwargs, found)
     except NoSecantError as reason:
+        name = op_name(step.node)
         raise UnsupportedOpError(
-            f"There is no secant through {op_name(step.node)}: {reason}.\n  at {describe_node(step.node)}\n"
-            "What to do: compare with a reference for which it is the same, or explain(x), which needs no reference.",
-            [make_unsupported_op(op_name(step.node), step.node)],
+            f"There is no secant through {name}: {reason}.\n  at {describe_node(step.node)}\n"
+            "What to do: compare with a reference for which it is the same"
+            + (", or explain(x), which needs no reference." if has_flow(name) else "."),
+            [make_unsupported_op(name, step.node)],
         ) from None
 
 

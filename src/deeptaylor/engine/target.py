@@ -637,9 +637,9 @@ class Unit:
         places = tuple(n for d, n in enumerate(shape) if d not in (0, axis))
         if isinstance(self.place, tuple):
             if len(self.place) != len(places):
+                count = "1 index" if len(places) == 1 else f"{len(places)} indices, each"
                 raise TargetError(
-                    f"The layer {self.layer!r} needs a place of {len(places)} numbers, below {places}; got "
-                    f"{self.place}."
+                    f"place must be {count} smaller than the layer's size {places}; got {self.place}."
                     if places
                     else f"The layer {self.layer!r} has one number per channel and no places; leave place out."
                 )

@@ -221,7 +221,7 @@ def _write_size(n: Any) -> int | None:
     """Return a size as a number, or None for the batch size; raise CaptureError for its multiples."""
     followed = find_batch_factor(n)
     if followed not in (None, 1):
-        raise CaptureError(f"A recipe cannot hold the size {n}.")
+        raise CaptureError(f"A recipe holds fixed sizes and the batch size, not its multiple {n}.")
     return int(n) if followed is None else None
 
 

@@ -285,7 +285,7 @@ class LocalMap(AffineMap):
         return t.reshape(-1, self.count, *t.shape[1:])
 
     def shares(self) -> Tensor:
-        """Return each unit's contributions of places in its sign, as shares of one; equal shares if there are none."""
+        """Return each place's share of a unit: what has the unit's sign, over its sum; equal if nothing has."""
         t = self.split_places(self.t)
         same = (t if self.rectified else read_sign(t.sum(1, keepdim=True)) * t).clamp(min=0)
         mean = same.mean(1, keepdim=True)  # not the sum, which may be too large for float16

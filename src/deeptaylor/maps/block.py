@@ -78,9 +78,9 @@ class Block(nn.Module):
         self.b_plus: Tensor | None
 
     def prepare(self, readings: Sequence[Reading], constants: dict[str, Tensor], signed: Sequence[bool]) -> None:
-        """Compute the readings of the weights that the rule uses, once.
+        """Compute once the readings of the weights that the rule uses.
 
-        signed   True for each leaf that is read as p and n, because it may be negative
+        signed   True for each leaf that may be negative: it is split into p = max(0, x) and n = max(0, −x)
         """
         self._prepared = (readings, signed)
         in_parts = {leaf for leaf, is_signed in zip(self.leaves, signed, strict=True) if is_signed}

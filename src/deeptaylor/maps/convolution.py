@@ -146,7 +146,7 @@ class Convolution(WeightedMap):
             )
         ]
         if self.sparse:
-            return self._between_zeros(self._at_each_place(weight, s), sizes)
+            return self._insert_zeros(self._at_each_place(weight, s), sizes)
         if self.pointwise:
             return self._at_each_place(weight, s)
         return self._to_patches(weight, s, extra) if self.patches else self._up(weight, s, extra)
@@ -159,7 +159,7 @@ class Convolution(WeightedMap):
         rows = x.movedim(1, -1)
         return (rows.reshape(-1, rows.shape[-1]) @ weight.flatten(1)).reshape(*rows.shape[:-1], -1).movedim(-1, 1)
 
-    def _between_zeros(self, y: Tensor, sizes: Sequence[int]) -> Tensor:
+    def _insert_zeros(self, y: Tensor, sizes: Sequence[int]) -> Tensor:
         """Return a picture of these sizes with each element at the place where the strides put it, zeros elsewhere."""
         for d, (k, size) in enumerate(zip(self.stride, sizes, strict=True)):
             dim = y.ndim - self.n + d

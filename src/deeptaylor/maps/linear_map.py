@@ -110,7 +110,7 @@ class LinearMap(nn.Module):
         raise NotImplementedError
 
     def map_parts(self, p: Sequence[Maybe], n: Sequence[Maybe], ctx: Context, bias: Maybe = None) -> Maybe:
-        """Return W⁺ p + |W⁻| n, plus a bias if there is one."""
+        """Return W⁺ p + |W⁻| n, plus a bias if there is one; p = max(0, x), n = max(0, −x)."""
         return plus(plus(self.map("positive", p, ctx), self.map("negative", n, ctx)), bias)
 
     def transpose_parts(self, s: Tensor, ctx: Context) -> tuple[list[Maybe], list[Maybe]]:

@@ -145,7 +145,7 @@ def _rewrite_power_in_place(captured: CapturedGraph, node: Node, data: set[Node]
 
 
 def _make_row(secant: Slope, ranges: RangeRule = range_by_ends, is_final: bool = False) -> Row:
-    """Return the row of an activation; by default, its only minimum or maximum may be at zero."""
+    """Return the row of an activation; the default range is for functions whose only extremum, if any, is at zero."""
     return Row(Activation(), ranges, secant=secant, is_final=is_final)
 
 

@@ -44,16 +44,18 @@ _POOLS = {aten.avg_pool1d.default: 1, aten.avg_pool2d.default: 2, aten.avg_pool3
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
-_Band = tuple[Tensor, Tensor]  # for each row: the first column it reads, and the weights of consecutive columns
+_WindowWeights = tuple[
+    Tensor, Tensor
+]  # for each row: the first column it reads, and the weights of consecutive columns
 
 
-def _make_band(start: Tensor, end: Tensor, weight: Tensor) -> _Band:
-    """Return one weight for each row, on all columns of its window."""
+def _make_window_weights(start: Tensor, end: Tensor, weight: Tensor) -> _WindowWeights:
+    """Return the weights of windows: each row has one weight, on the columns from its start to before its end."""
     length = (end - start)[:, None]
     return start, torch.where(torch.arange(int(length.max())) < length, weight[:, None], 0.0)
 
 
-def _make_separable(node: Node, operands: Sequence[str], bands: Sequence[_Band]) -> LinearMap:
+def _make_separable(node: Node, operands: Sequence[str], bands: Sequence[_WindowWeights]) -> LinearMap:
     """Return the map that applies one matrix per axis to the last axes."""
     val = node.meta["val"]
     matrices = [
@@ -80,7 +82,7 @@ def _map_avg_pool(node: Node, captured: CapturedGraph, operands: Sequence[str]) 
         count = last - first if a["count_include_pad"] else end - start
         if divisor:
             count = torch.full_like(count, 1 if axis else divisor)
-        bands.append(_make_band(start, end, 1 / count.double()))
+        bands.append(_make_window_weights(start, end, 1 / count.double()))
     return _make_separable(node, operands, bands)
 
 
@@ -108,7 +110,7 @@ def _map_adaptive_pool(node: Node, captured: CapturedGraph, operands: Sequence[s
     for size, w in zip(sizes, outputs, strict=True):
         row = torch.arange(w)
         start, end = row * int(size) // w, -(-(row + 1) * int(size) // w)
-        bands.append(_make_band(start, end, 1 / (end - start).double()))
+        bands.append(_make_window_weights(start, end, 1 / (end - start).double()))
     return _make_separable(node, operands, bands)
 
 

@@ -89,14 +89,14 @@ class Flow:
 
     is_affine: ClassVar[bool] = False  # it can be part of a detection block
     mixes: ClassVar[bool] = (
-        False  # its results are sums over many elements; each path of a block has one such operation
+        False  # its results are sums over many elements; a block holds exactly one such operation on each path
     )
     moves: ClassVar[bool] = False  # it copies elements
     scales: ClassVar[bool] = False  # it scales and shifts by constants, so that the box of pixels can be transformed
     gates: ClassVar[bool] = False  # one operand multiplies the other, element by element
     has_factors: ClassVar[bool] = False  # rules.Signal can choose the operand that carries the signal
     rectifies: ClassVar[bool] = False
-    pools: ClassVar[bool] = False  # it takes the maximum over windows
+    pools: ClassVar[bool] = False  # it is max pooling, usual in networks of ReLU layers; averages are usual as affine
     is_nonlinear: ClassVar[bool] = False  # a factor that it computes is a gate
     is_exact: ClassVar[bool] = False  # its results have no rounding errors
     looks_up_tokens: ClassVar[bool] = False  # it reads token numbers
@@ -440,12 +440,12 @@ class MaxPooling(Flow):
 
     def step(self, node: Node, inputs: list[Node], plan: StepPlanner) -> PlannedStep:
         # Only rules that read weights alone, or the fallbacks of spread, give relevance to zeros.
-        clean = plan.domain[inputs[0]].non_negative and not plan.spread and plan.uses_defaults
+        zeros_get_none = plan.domain[inputs[0]].non_negative and not plan.spread and plan.uses_defaults
         names, windows = [n.name for n in inputs], self.windows(node)
-        step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, clean)
+        step = steps.MaxStep(node.name, names, windows, plan.winner, plan.spread, zeros_get_none)
         if plan.winner:
             return PlannedStep(step, "winner", "The largest value takes all (max_pool='winner').")
-        why = "In proportion to activations" + ("." if clean else "; where none is positive, to the largest.")
+        why = "In proportion to activations" + ("." if zeros_get_none else "; where none is positive, to the largest.")
         return PlannedStep(step, "proportional", why)
 
 

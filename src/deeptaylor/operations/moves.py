@@ -46,9 +46,9 @@ def _rewrite_squeeze(captured: CapturedGraph, node: Node, data: set[Node]) -> No
     node.args = (node.args[0], [d for d, n in enumerate(sizes) if isinstance(n, int) and n == 1])
 
 
-def put_reshape(captured: CapturedGraph, like: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
+def put_reshape(captured: CapturedGraph, before: Node, x: Node, sizes: Sequence[int], val: Tensor) -> Node:
     """Insert a reshape of x before a node."""
-    return insert_call(captured, like, aten.reshape.default, (x, sizes), val)
+    return insert_call(captured, before, aten.reshape.default, (x, sizes), val)
 
 
 # --- permutations of axes ---------------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ ROWS: Rows = {
     aten.replication_pad2d.default: _PAD_BY_INDEX,
     aten.replication_pad3d.default: _PAD_BY_INDEX,
     aten.cat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
-    aten.concatenate.default: same_as(aten.cat.default),
+    aten.concatenate.default: alias_of(aten.cat.default),
     aten.concat.default: Row(Copy(_map_cat), range_of_join, {"drop": _drop_empty_parts}, secant=split_linear),
     aten.stack.default: Row(Copy(_map_stack), range_of_join, secant=split_linear),
     # Linear operations that only secants support.

@@ -41,6 +41,8 @@ __all__ = [
     "find_data_nodes",
     "find_read_values",
     "flow_of",
+    "has_flow",
+    "has_secant",
     "is_never_negative",
     "row_of",
     "run_fast",
@@ -76,6 +78,29 @@ def _strip_overload(target: Any) -> Any:
 
 
 _SECANTS = {_strip_overload(target): row.secant for target, row in TABLE.items() if row.secant is not None}
+
+
+def _read_name(target: Any) -> str:
+    """Return the name of an operation, as errors name it (`op_name`)."""
+    return getattr(_strip_overload(target), "__name__", str(target))
+
+
+_NAMES_WITH_SECANT = set(map(_read_name, _SECANTS))
+_NAMES_WITH_FLOW = {
+    _read_name(target)
+    for target, row in TABLE.items()
+    if row.flow is not UNKNOWN_FLOW or row.choose_flow is not None or row.rewrites
+}
+
+
+def has_flow(name: str) -> bool:
+    """Return True if deep Taylor may support an operation of this name: it has a flow, or is rewritten."""
+    return name in _NAMES_WITH_FLOW
+
+
+def has_secant(name: str) -> bool:
+    """Return True if secants may support an operation of this name."""
+    return name in _NAMES_WITH_SECANT
 
 
 def convolves(node: Node) -> bool:

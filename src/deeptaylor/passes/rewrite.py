@@ -201,7 +201,7 @@ def _follow_value(layer: Node, part: Node, value: Tensor) -> Tensor:
 
 
 def _describe_piece(layer: Node, part: Node) -> _Piece | None:
-    """Return the features that a part reads and its axes; None if these are not consecutive features."""
+    """Return which features a part reads, and how it arranges them; None if they are not consecutive."""
     sizes = [find_example_size(n) for n in shape_of(layer)]
     width, rows = sizes[-1], math.prod(sizes[:-1])
     held = _follow_value(layer, part, torch.arange(rows * width).reshape(sizes))

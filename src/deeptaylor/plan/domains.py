@@ -50,7 +50,7 @@ def find_sign_assumptions(
 def _list_assumed_inputs(step: Step, nodes: Mapping[str, Node], domain: Mapping[Node, Domain]) -> list[str]:
     """Return the tensors that a step reads as non-negative."""
     if isinstance(step, MaxStep):
-        return [step.inputs[0]] if step.clean else []
+        return [step.inputs[0]] if step.zeros_get_none else []
     if not isinstance(step, BlockStep) or isinstance(step.rule, _SIGN_INDEPENDENT_RULES):
         return []
     gates = [m.fixed for m in step.block.maps if isinstance(m, (MatMul, Einsum)) and not m.has_negative]

@@ -37,7 +37,7 @@ def _numbers(text: str, kind: type[Rule], rest: str) -> list[float]:
     if len(found) > len(names):
         raise PlanError(f"the rule {kind.symbol} takes {len(names)} number(s), got {len(found)}; rules: {EXAMPLES}.")
     if len(found) < len(names):
-        raise PlanError(f"the rule {kind.symbol} needs both numbers, {' and '.join(names)}; rules: {EXAMPLES}.")
+        raise PlanError(f"the rule {kind.symbol} needs {len(names)} numbers, {', '.join(names)}; rules: {EXAMPLES}.")
     if not all(0 <= number <= 1e6 for number in found):
         raise PlanError(f"the rule {text!r}: its numbers must lie between 0 and a million.")
     return found

@@ -236,23 +236,24 @@ class AxisWindow(Windows):
 
 
 def share_max(
-    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool, clean: bool,
-    ledger: LedgerWriter,
+    windows: Windows, x: Tensor, y: Tensor, R: Tensor, winner_only: bool, spread: bool,
+    zeros_get_none: bool, ledger: LedgerWriter,
 ) -> Tensor:  # fmt: skip
     """Share relevance as max pooling: R_i = x⁺_i / Σ x⁺ R if the maximum is positive; else all to the largest.
 
-    x, y          the inputs and the maxima
-    winner_only   True: all relevance goes to the largest
-    clean         True if a maximum that is not positive has no relevance: x ≥ 0, and no rule above gives any to zeros
+    x, y             the inputs and the maxima
+    winner_only      True: all relevance goes to the largest
+    spread           True: where the maximum is zero, all elements of the window get equal shares (bias="spread")
+    zeros_get_none   True if a maximum that is not positive has no relevance: x ≥ 0, and no rule above gives zeros any
     """
     if winner_only:
         return windows.give_to_largest(R, x)
-    p = x if clean else x.clamp(min=0)
+    p = x if zeros_get_none else x.clamp(min=0)
     total = windows.gather(p).reshape(R.shape)
-    if clean:
+    if zeros_get_none:
         ledger.undivided(R, total)
     out = windows.share(divide(R, total), p)
-    if clean:
+    if zeros_get_none:
         return out
     left = undivided(R, total)
     if spread:

@@ -27,7 +27,7 @@ class Step(nn.Module):
     node            the tensor whose relevance is redistributed
     inputs          the tensors to which it is passed on
     needs           further values of the forward pass that the step reads
-    drops_nothing   True if no relevance arrives where it cannot be divided, so that none is dropped (planner.py)
+    drops_nothing   True if no relevance arrives where the step would divide by zero; none is then dropped (planner.py)
     """
 
     drops_nothing = False
@@ -210,15 +210,16 @@ class MaxStep(Step):
     """Max pooling."""
 
     def __init__(
-        self, node: str, inputs: Sequence[str], windows: Windows, winner: bool, spread: bool, clean: bool
+        self, node: str, inputs: Sequence[str], windows: Windows, winner: bool, spread: bool, zeros_get_none: bool
     ) -> None:
-        super().__init__(node, inputs, (inputs[0],) if winner or clean else (node, inputs[0]))
-        self.windows, self.winner, self.spread, self.clean = windows, winner, spread, clean
+        super().__init__(node, inputs, (inputs[0],) if winner or zeros_get_none else (node, inputs[0]))
+        self.windows, self.winner = windows, winner
+        self.spread, self.zeros_get_none = spread, zeros_get_none
 
     def propagate(self, R: Tensor, run: RunContext, ledger: LedgerWriter) -> list[Maybe]:
         x = run.value(self.inputs[0])
-        y = R if self.winner or self.clean else run.value(self.node)
-        return [share_max(self.windows, x, y, R, self.winner, self.spread, self.clean, ledger)]
+        y = R if self.winner or self.zeros_get_none else run.value(self.node)
+        return [share_max(self.windows, x, y, R, self.winner, self.spread, self.zeros_get_none, ledger)]
 
 
 class LpStep(Step):

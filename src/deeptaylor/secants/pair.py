@@ -135,7 +135,7 @@ def to_real_pairs(a: Any, b: Any, like: Pair | None = None) -> list[Pair]:
 
 
 class TracedValueError(Exception):
-    """A traced walk reached an operation that depends on values."""
+    """A compiled or exported secant pass reached a decision that depends on values."""
 
 
 _TRACING: ContextVar[bool] = ContextVar("trace_walk", default=False)
@@ -143,7 +143,7 @@ _TRACING: ContextVar[bool] = ContextVar("trace_walk", default=False)
 
 @contextmanager
 def trace_walk() -> Iterator[None]:
-    """Trace the walk: no decision may depend on values, because a later run may have others."""
+    """Trace a secant pass to compile or export it: no decision may depend on values, which later runs change."""
     before = _TRACING.set(True)
     try:
         yield
@@ -152,12 +152,12 @@ def trace_walk() -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Return True while a walk is traced."""
+    """Return True while a secant pass is traced."""
     return _TRACING.get()
 
 
 def check_values_known() -> None:
-    """Raise TracedValueError while a walk is traced; called before a decision that depends on values."""
+    """Raise TracedValueError while a secant pass is traced; called before a decision that depends on values."""
     if is_traced():
         raise TracedValueError
 

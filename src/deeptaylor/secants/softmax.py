@@ -240,16 +240,16 @@ def _make_bias(
     if causal:
         future = torch.ones(rows, tokens, dtype=torch.bool, device=like.device)
         past = torch.zeros_like(future, dtype=like.dtype).masked_fill(future.triu(1), _LOG_ZERO)
-        return (past, None) if mask is None else _clear_rows(past + mask, _find_empty_rows(past + mask))
+        return (past, None) if mask is None else _clear_empty_rows(past + mask, _find_empty_rows(past + mask))
     if mask is None:
         return None, None
     if is_traced() or mask.is_inference():
-        return _clear_rows(mask.to(like.dtype), _find_empty_rows(mask))
+        return _clear_empty_rows(mask.to(like.dtype), _find_empty_rows(mask))
     version, empty = _EMPTY_ROWS.get(mask, (None, None))
     if version != mask._version:
         empty = _find_empty_rows(mask)
         _EMPTY_ROWS[mask] = mask._version, empty
-    return _clear_rows(mask.to(like.dtype), empty)
+    return _clear_empty_rows(mask.to(like.dtype), empty)
 
 
 def _find_empty_rows(bias: Tensor) -> Tensor | None:
@@ -258,7 +258,7 @@ def _find_empty_rows(bias: Tensor) -> Tensor | None:
     return empty if is_traced() or bool(empty.any()) else None
 
 
-def _clear_rows(bias: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _clear_empty_rows(bias: Tensor, empty: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return a bias with zeros in empty rows, and 0 for empty rows, else 1; None if there are no empty rows."""
     if empty is None:
         return bias, None
