@@ -155,7 +155,7 @@ def test_settings_of_the_one_kind_are_refused_by_the_other(p: dt.TextModel) -> N
         dt.explain(torch.nn.Linear(2, 2), [[1.0, 2.0]], reference="mask")
     with pytest.raises(dt.InputError, match="needs a network that gives embeddings"):
         dt.similarity(p, "a film", "a plot")
-    with pytest.raises(dt.TargetError, match="say continuation="):
+    with pytest.raises(dt.TargetError, match="use continuation="):
         llama().explain("the film", "positive")
 
 
