@@ -124,9 +124,13 @@ def explain(
         return model.explain(
             x, target, continuation=continuation, against=against, method=method, reference=reference
         )  # fmt: skip
-    for name, value in (("continuation", continuation), ("against", against)):
-        if value is not None:
-            raise InputError(f"{name}= is for networks that read texts; load one with its tokenizer: dt.load(…).")
+    if continuation is not None:
+        raise InputError("continuation= is for networks that read texts; load one with its tokenizer: dt.load(…).")
+    if against is not None:
+        raise InputError(
+            "against= of dt.explain is for networks that read texts. For others use dt.contrast(model, x, a, "
+            "against=b), or the difference of two classes, target=dt.margin(a, b)."
+        )
     settings = {
         "method": method or AUTO, "background": background, "rules": rules, "first": first, "bias": bias,
         "max_pool": max_pool, "local": local, "output": output,
