@@ -251,7 +251,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(dt.InputError, match="already holds other files"):
         run(Squares(3), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(dt.InputError, match="no store"):
+    with pytest.raises(dt.InputError, match="is not the store of a run"):
         dt.open_dataset(tmp_path)
 
 
