@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import deeptaylor as dt
 from deeptaylor import assets
@@ -113,9 +113,3 @@ def test_what_is_said_is_tried_with_a_gray_picture() -> None:
     )
     larger = dt.Preparation(size=24, resize=24, channels="RGB", white=1, mean=0, std=1, interpolation="box")
     refused("Sequential does not take an input of shape (1, 3, 24, 24)", small(), preparation=larger, class_names=None)
-
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x, x
-
-    refused("Two gives a tuple for one picture", Two(), **SAID)
