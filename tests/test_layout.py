@@ -96,7 +96,6 @@ NAMED = {
     "methods/attnlrp.py": "the few operations that the kind of secant does not tell apart",
     "maps/division.py": "a kernel that computes, in no graph",
     "rules/pooling.py": "kernels that compute, in no graph",
-    "engine/references.py": "comparisons of token numbers, which tell that a network looks for a token",
     "engine/secant_walk.py": "norms and attention that are written out, which are split as one operation",
     "secants/softmax.py": "a softmax's own transpose, with other numbers in the place of its result",
     "secants/slopes.py": "tangents that torch has as one operation",
