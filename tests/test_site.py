@@ -131,7 +131,7 @@ def test_notebooks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         pytest.importorskip("transformers")
         monkeypatch.setenv("PYTHONSTARTUP", SHIM)
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [output.get("data", {}) for cell in notebook.cells for output in cell.get("outputs", ())]
     if path.stem != "rules_and_roots":  # explanations show themselves
         mark = '<span title="' if path.stem in TEXTS else "<img"
